@@ -1,0 +1,80 @@
+"""Demonstrations of a task as padded batches for supervised training."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from sgrpo_lightning.tasks.prompting import render_prompt
+
+if TYPE_CHECKING:
+    from sgrpo_lightning.modules import Policy
+    from sgrpo_lightning.tasks import Task
+
+
+class DemonstrationDataset(Dataset[tuple[list[int], list[int]]]):
+    """Item i is a training example and one of its demonstrations, both drawn from (seed, i) alone."""
+
+    def __init__(self, task: Task, tokenizer: Any, *, size: int, seed: int) -> None:
+        self.task, self.tokenizer, self.size, self.seed = task, tokenizer, size, seed
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[list[int], list[int]]:
+        rng = random.Random(f"demonstration {self.seed} {index}")
+        example = rng.choice(self.task.train)
+        completion = self.task.demonstrate(example, rng) + self.tokenizer.eos_token
+        prompt_ids = self.tokenizer(render_prompt(self.tokenizer, example.prompt), add_special_tokens=False)
+        completion_ids = self.tokenizer(completion, add_special_tokens=False)
+        return prompt_ids["input_ids"], completion_ids["input_ids"]
+
+
+def collate(rows: list[tuple[list[int], list[int]]], pad_token_id: int) -> dict[str, Tensor]:
+    """Right-padded `input_ids`, `attention_mask` and `loss_mask` [B, L]; only completions train."""
+    width = max(len(prompt) + len(completion) for prompt, completion in rows)
+    input_ids = torch.full((len(rows), width), pad_token_id)
+    attention_mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    loss_mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for row, (prompt, completion) in enumerate(rows):
+        end = len(prompt) + len(completion)
+        input_ids[row, :end] = torch.tensor(prompt + completion)
+        attention_mask[row, :end] = True
+        loss_mask[row, len(prompt) : end] = True
+    return {"input_ids": input_ids, "attention_mask": attention_mask, "loss_mask": loss_mask}
+
+
+class DemonstrationDataModule(L.LightningDataModule):
+    """`steps` batches of `batch_size` demonstrations, in micro-batches.
+
+    Args:
+        micro_batch_size: rows of one forward pass, a divisor of `batch_size`.
+        seed: which examples and demonstrations are drawn, and in which order.
+    """
+
+    def __init__(
+        self, policy: Policy, task: Task, *, steps: int, batch_size: int, micro_batch_size: int, seed: int
+    ) -> None:
+        super().__init__()
+        if batch_size % micro_batch_size:
+            raise ValueError(f"micro_batch_size must divide batch_size = {batch_size}, got {micro_batch_size}")
+        self.dataset = DemonstrationDataset(task, policy.tokenizer, size=steps * batch_size, seed=seed)
+        self.batch_size, self.micro_batch_size = batch_size, micro_batch_size
+        self.pad_token_id = policy.tokenizer.pad_token_id
+
+    def setup(self, stage: str) -> None:
+        if self.trainer:
+            self.trainer.accumulate_grad_batches = self.batch_size // self.micro_batch_size
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(
+            self.dataset,
+            batch_size=self.micro_batch_size,
+            collate_fn=lambda rows: collate(rows, self.pad_token_id),
+            generator=torch.Generator().manual_seed(self.dataset.seed),
+        )

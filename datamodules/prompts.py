@@ -1,0 +1,70 @@
+"""The prompts of each iteration, and the buffer that an iteration's learning reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import lightning as L
+from torch.utils.data import DataLoader, Dataset
+
+if TYPE_CHECKING:
+    from sgrpo_lightning.axes import MicroBatch
+    from sgrpo_lightning.modules import Policy, UpdatePlan
+    from sgrpo_lightning.tasks import Example, Task
+
+
+class RolloutBuffer(Dataset["MicroBatch"]):
+    """The micro-batches of one iteration. Its length is fixed, so a Lightning epoch is one iteration."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.micro_batches: Sequence[MicroBatch] = ()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> MicroBatch:
+        return self.micro_batches[index]
+
+    def fill(self, micro_batches: Sequence[MicroBatch]) -> None:
+        assert len(micro_batches) == self.size, f"{len(micro_batches)} micro-batches for {self.size} places"
+        self.micro_batches = micro_batches
+
+
+class PromptDataModule(L.LightningDataModule):
+    """`prompts_per_iteration` training examples an iteration, in an order that `seed` alone decides.
+
+    Each pass over the training set is a new permutation. Which examples an iteration asks is a pure function
+    of (seed, iteration), so a resumed run needs no cursor.
+
+    Args:
+        plan: the sizes of an iteration.
+    """
+
+    def __init__(self, policy: Policy, task: Task, *, plan: UpdatePlan) -> None:
+        super().__init__()
+        self.task, self.plan = task, plan
+
+    def setup(self, stage: str) -> None:
+        world_size = self.trainer.world_size if self.trainer else 1
+        self.buffer = RolloutBuffer(self.plan.steps * self.plan.micro_batches(world_size=world_size))
+
+    def prompts(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> list[Example]:
+        """This rank's share of the examples of `iteration` (counted from 0)."""
+        first = iteration * self.plan.prompts_per_iteration
+        share = range(first + rank, first + self.plan.prompts_per_iteration, world_size)
+        return [self.task.train[index] for index in self._order(share)]
+
+    def _order(self, draws: Sequence[int]) -> Iterator[int]:
+        size = len(self.task.train)
+        permutations: dict[int, list[int]] = {}
+        for draw in draws:
+            epoch, place = divmod(draw, size)
+            if epoch not in permutations:
+                permutations[epoch] = random.Random(f"prompts {self.plan.seed} {epoch}").sample(range(size), size)
+            yield permutations[epoch][place]
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(self.buffer, batch_size=None, shuffle=False, num_workers=0)

@@ -1,0 +1,22 @@
+"""Callbacks: evaluation, records, progress, exact resume."""
+
+from sgrpo_lightning.callbacks.export import PolicyExport
+from sgrpo_lightning.callbacks.held_out import HeldOutEvaluation
+from sgrpo_lightning.callbacks.plots import TrainingPlot
+from sgrpo_lightning.callbacks.progress import IterationProgress
+from sgrpo_lightning.callbacks.run_log import IterationLog, RunLogger
+from sgrpo_lightning.callbacks.samples import SampleFiles, SampleTable
+from sgrpo_lightning.callbacks.state import GracefulStop, RandomState
+
+__all__ = [
+    "GracefulStop",
+    "HeldOutEvaluation",
+    "IterationLog",
+    "IterationProgress",
+    "PolicyExport",
+    "RandomState",
+    "RunLogger",
+    "SampleFiles",
+    "SampleTable",
+    "TrainingPlot",
+]

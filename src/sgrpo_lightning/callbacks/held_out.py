@@ -1,0 +1,54 @@
+"""Held-out accuracy before, during and after training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import lightning as L
+
+from sgrpo_lightning.evaluation import pass_statistics
+
+
+class HeldOutEvaluation(L.Callback):
+    """Samples the held-out questions and adds `eval/...` to the iteration's row.
+
+    Args:
+        every_n_iterations: also every so often between the first and the last iteration; 0 never does.
+        samples_per_question: at the training temperature, so that pass@1 is the mean reward of the policy.
+        ks: of pass@k; those above `samples_per_question` are left out.
+        max_questions: only the first so many; None takes all.
+    """
+
+    def __init__(
+        self,
+        *,
+        every_n_iterations: int = 20,
+        samples_per_question: int = 16,
+        ks: Sequence[int] = (1, 2, 4, 8, 16),
+        max_questions: int | None = None,
+    ) -> None:
+        if samples_per_question < 1:
+            raise ValueError(f"samples_per_question must be >= 1, got {samples_per_question}")
+        self.every, self.samples, self.max_questions = every_n_iterations, samples_per_question, max_questions
+        self.ks = [k for k in ks if k <= samples_per_question]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == 0:
+            row = {"iteration": 0.0, **self.measure(trainer, pl_module)}
+            for logger in trainer.loggers:
+                logger.log_metrics(row, step=0)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        done = trainer.current_epoch + 1
+        due = self.every and done % self.every == 0
+        if due or done == trainer.max_epochs or trainer.should_stop:
+            pl_module.row.update(self.measure(trainer, pl_module))
+
+    def measure(self, trainer: L.Trainer, module: L.LightningModule) -> dict[str, float]:
+        """pass@k, majority vote and the number of samples, over all ranks."""
+        questions = module.task.held_out[: self.max_questions][trainer.global_rank :: trainer.world_size]
+        rollout = module.roll_out(questions, samples_per_group=self.samples, key=("held-out",))
+        sums = pass_statistics(rollout.outcomes, samples=self.samples, ks=self.ks)
+        sums = {name: module.over_ranks("/sum", value) for name, value in sums.items()}
+        count = sums.pop("questions")
+        return {f"eval/{name}": value / count for name, value in sums.items()} | {"eval/samples": count * self.samples}

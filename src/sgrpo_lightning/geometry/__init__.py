@@ -1,0 +1,42 @@
+"""What an advantage head optimises: weights, objectives, limits, tilts and integrability.
+
+Everything is computed in float64 with NumPy and SciPy and carries no gradient. Arguments are scalars, arrays
+or tensors that broadcast; a tensor anywhere gives a float64 tensor, an array gives an array, scalars a float.
+"""
+
+from sgrpo_lightning.geometry.closed_forms import (
+    grpo_mean_field_weight,
+    maxrl_weight,
+    ml_weight,
+    reinforce_weight,
+    softmax_grpo_mean_field_weight,
+    softmax_grpo_objective,
+    softmax_grpo_weight,
+)
+from sgrpo_lightning.geometry.integrability import curl, one_form, one_form_jacobian
+from sgrpo_lightning.geometry.population import population_objective, population_weight
+from sgrpo_lightning.geometry.tilt import (
+    adaptive_tau,
+    effective_sample_size,
+    log_mgf,
+    noisy_weight_bounds,
+)
+
+__all__ = [
+    "adaptive_tau",
+    "curl",
+    "effective_sample_size",
+    "grpo_mean_field_weight",
+    "log_mgf",
+    "maxrl_weight",
+    "ml_weight",
+    "noisy_weight_bounds",
+    "one_form",
+    "one_form_jacobian",
+    "population_objective",
+    "population_weight",
+    "reinforce_weight",
+    "softmax_grpo_mean_field_weight",
+    "softmax_grpo_objective",
+    "softmax_grpo_weight",
+]

@@ -1,0 +1,221 @@
+"""The reinforcement-learning loop: a Lightning epoch is one iteration of sample, reward, advantage, loss, step."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import Any, get_args
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from sgrpo_lightning.axes import MicroBatch
+from sgrpo_lightning.metrics import accumulate, group_metrics
+from sgrpo_lightning.modules.loading import Policy
+from sgrpo_lightning.modules.plan import UpdatePlan
+from sgrpo_lightning.modules.policy_loss import PolicyLoss, reference_weights
+from sgrpo_lightning.modules.rollout import Rollout, roll_out
+from sgrpo_lightning.modules.rows import Rows, join_rows, micro_batches, scatter
+from sgrpo_lightning.rewards import Status
+from sgrpo_lightning.samplers import Sampler
+from sgrpo_lightning.tasks import Example, Task
+
+
+class PolicyModule(L.LightningModule):
+    """Post-trains a language model with any advantage head.
+
+    Args:
+        policy: the model and its tokenizer.
+        task: examples and their grader.
+        sampler: draws the completions.
+        head: rewards [G, M] -> advantages [G, M].
+        plan: the sizes of an iteration.
+        loss: of a micro-batch.
+        optimizer: parameters -> optimizer.
+        scheduler: (optimizer=..., num_training_steps=...) -> learning-rate scheduler, or None.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        task: Task,
+        *,
+        sampler: Sampler,
+        head: Callable[[Tensor], Tensor],
+        plan: UpdatePlan,
+        loss: PolicyLoss,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        scheduler: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.policy, self.task = policy.model, policy, task
+        self.sampler, self.head, self.plan, self.loss = sampler, head, plan, loss
+        self._make_optimizer, self._make_scheduler = optimizer, scheduler
+        # Outside the module tree: a strategy must not wrap, shard or save the reference.
+        object.__setattr__(self, "reference", _frozen_copy(policy.model) if loss.beta else None)
+        self.rollout: Rollout | None = None
+        self.advantages: Tensor | None = None
+        self._parts: list[dict[str, Tensor]] = []
+        self._row: dict[str, float] | None = None
+        self._started = self._sampled = 0.0
+
+    # ---- one iteration ----
+
+    def on_train_epoch_start(self) -> None:
+        self._started, self._row = time.perf_counter(), None
+        self._parts.clear()
+        self.rollout = self.roll_out(self.trainer.datamodule.prompts(self.iteration, **self._ranks))
+        self._sampled = time.perf_counter()
+        self.advantages = self.head(self.rollout.rewards)
+        rows = join_rows(self.rollout.samples, self.advantages)
+        with self.trainer.precision_plugin.forward_context():
+            self.trainer.datamodule.buffer.fill(self._updates(rows))
+
+    def training_step(self, batch: MicroBatch, _: int) -> Tensor:
+        loss, metrics = self.loss(self.model, batch, self.reference)
+        self._parts.append(metrics)
+        # Lightning divides by the accumulation and averages over ranks; the token weights already did both.
+        return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    def on_before_optimizer_step(self, _: torch.optim.Optimizer) -> None:
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
+        self._parts.append({"grad_norm/mean": norm / self.trainer.world_size, "grad_norm/max": norm})
+
+    # ---- its parts ----
+
+    @property
+    def iteration(self) -> int:
+        """Iterations begun before this one."""
+        return self.trainer.current_epoch
+
+    @property
+    def _ranks(self) -> dict[str, int]:
+        return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
+
+    def generator(self, *key: object) -> torch.Generator:
+        """A source of randomness that depends on the run's seed, the rank and `key` alone."""
+        seed = random.Random(f"{self.plan.seed} {self.trainer.global_rank} {key}").getrandbits(63)
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def roll_out(
+        self, examples: list[Example], *, samples_per_group: int | None = None, key: tuple[object, ...] = ()
+    ) -> Rollout:
+        """Graded samples of the current policy for `examples`, at the precision of training."""
+        with self.trainer.precision_plugin.forward_context():
+            return roll_out(
+                self.policy,
+                self.sampler,
+                self.task,
+                examples,
+                samples_per_group=samples_per_group or self.plan.samples_per_group,
+                generator=self.generator("sample", self.iteration, *key),
+            )
+
+    def _updates(self, rows: Rows) -> list[MicroBatch]:
+        """The micro-batches of all inner steps, in order."""
+        batches: list[MicroBatch] = []
+        order = self.generator("minibatches", self.iteration)
+        for epoch in range(self.plan.ppo_epochs):
+            groups = torch.randperm(
+                len(rows.advantages) // self.plan.samples_per_group, generator=order, device=self.device
+            )
+            for part in groups.chunk(self.plan.minibatches):
+                batches += self._minibatch(rows, part)
+            if epoch == 0:
+                self._fill_tables(rows, batches)
+        return batches
+
+    def _minibatch(self, rows: Rows, groups: Tensor) -> list[MicroBatch]:
+        """One optimizer step: token weights over its global batch, then the cut into micro-batches."""
+        samples = torch.arange(self.plan.samples_per_group, device=self.device)
+        chosen = (groups[:, None] * len(samples) + samples).flatten()
+        weights = torch.zeros(rows.loss_mask.shape, device=self.device)
+        weights[chosen] = self.loss.reduction(rows.loss_mask[chosen], rows.group_id[chosen], all_sum=self._all_sum)
+        # Without a KL, a row of zero advantage has no gradient: it is not worth a forward pass.
+        kept = chosen if self.loss.beta else chosen[rows.advantages[chosen] != 0]
+        shares = torch.ones_like(weights) / self._all_sum(rows.loss_mask[kept].sum()).clamp(min=1)
+        count = self.plan.micro_batches(world_size=self.trainer.world_size)
+        return micro_batches(rows, kept, weights, shares, size=self.plan.micro_batch_size, count=count)
+
+    def _fill_tables(self, rows: Rows, batches: list[MicroBatch]) -> None:
+        """Log-probabilities of the policy that sampled, and of the reference, where a later step reads them.
+
+        The same micro-batches compute them that learn from them first, so their ratio is exactly 1 there.
+        """
+        if self.plan.steps > 1:
+            for batch in batches:
+                batch.behavior_logprobs = self.loss.logprobs(self.model, batch)
+            rows.behavior_logprobs = scatter([b.behavior_logprobs for b in batches], batches, rows.loss_mask)
+        if self.loss.beta and self.loss.kl != "full":
+            with reference_weights(self.reference):
+                for batch in batches:
+                    batch.reference_logprobs = self.loss.logprobs(self.reference, batch)
+            rows.reference_logprobs = scatter([b.reference_logprobs for b in batches], batches, rows.loss_mask)
+
+    # ---- what was measured ----
+
+    @property
+    def row(self) -> dict[str, float]:
+        """The measurements of the iteration, over all its steps and ranks; callbacks may add to them."""
+        if self._row is None:
+            self._row = self._measure()
+        return self._row
+
+    def _measure(self) -> dict[str, float]:
+        assert self.rollout is not None
+        assert self.advantages is not None
+        learned = time.perf_counter()
+        groups, samples = self.plan.prompts_per_iteration, self.rollout.samples
+        rows = groups * self.plan.samples_per_group
+        metrics: dict[str, Any] = {
+            name: value / self.plan.steps if name.endswith(("/mean", "/frac")) else value
+            for name, value in accumulate(self._parts).items()
+        }
+        metrics |= group_metrics(self.rollout.rewards, self.advantages, num_groups=groups)
+        metrics |= {
+            "length/mean": samples.completion_mask.sum() / rows,
+            "truncated/frac": samples.truncated.sum() / rows,
+            "tokens/sum": samples.completion_mask.sum(),
+        }
+        for status in (*get_args(Status), "error"):
+            metrics[f"{status}/frac"] = self.rollout.statuses()[status] / rows
+        row = {name: self.over_ranks(name, value) for name, value in metrics.items()}
+        row["seconds/sample"], row["seconds/learn"] = self._sampled - self._started, learned - self._sampled
+        row["tokens_per_second"] = row["tokens/sum"] / (learned - self._started)
+        row["learning_rate"] = self.optimizers().param_groups[0]["lr"]
+        return {name: value for name, value in row.items() if math.isfinite(value)}
+
+    def over_ranks(self, name: str, value: Any) -> float:
+        """The value over all ranks; the suffix of `name` says how: an extreme, else a sum."""
+        operation = {"max": "max", "min": "min"}.get(name.rpartition("/")[2], "sum")
+        tensor = torch.as_tensor(value, dtype=torch.float32, device=self.device)
+        return self.trainer.strategy.reduce(tensor, reduce_op=operation).item()
+
+    def _all_sum(self, count: Tensor) -> Tensor:
+        return self.trainer.strategy.reduce(count.clone(), reduce_op="sum")
+
+    # ---- what Lightning asks ----
+
+    def setup(self, stage: str) -> None:
+        self.trainer.accumulate_grad_batches = self.plan.micro_batches(world_size=self.trainer.world_size)
+        if self.reference is not None:
+            self.reference.to(self.trainer.strategy.root_device)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self._make_optimizer([p for p in self.parameters() if p.requires_grad])
+        if self._make_scheduler is None:
+            return optimizer
+        steps = self.trainer.max_epochs * self.plan.steps
+        scheduler = self._make_scheduler(optimizer=optimizer, num_training_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def _frozen_copy(model: Any) -> Any:
+    """The reference: a copy as the policy stands now, or the policy itself where adapters can be switched off."""
+    if hasattr(model, "disable_adapter"):
+        return model
+    return copy.deepcopy(model).requires_grad_(False).eval()

@@ -1,0 +1,92 @@
+"""Checks a command line against the configuration before Hydra runs it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override
+from omegaconf import DictConfig, OmegaConf
+
+
+def check_command_line(arguments: Sequence[str], conf: str, config_name: str) -> None:
+    """ValueError for a key, group or option that does not exist, with the nearest that does.
+
+    Args:
+        arguments: of the command line; flags are left to Hydra.
+        conf: absolute path of the configuration folder.
+        config_name: of the primary configuration, where no --config-name is given.
+    """
+    overrides = OverridesParser.create().parse_overrides([a for a in arguments if "=" in a and not a.startswith("-")])
+    plain = [override for override in overrides if not (override.is_add() or override.is_delete())]
+    with initialize_config_dir(conf, version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        groups = set(loader.list_groups(""))
+        chosen = []
+        for override in plain:
+            if override.key_or_group in groups:
+                options = loader.get_group_options(override.key_or_group)
+                for value in _values(override):
+                    _check_name(f"{override.key_or_group}=", str(value), options)
+                chosen.append(f"{override.key_or_group}={_values(override)[0]}")
+        known = list(_keys(compose(_config_name(arguments) or config_name, overrides=chosen)))
+        for override in plain:
+            if override.key_or_group not in groups and not override.key_or_group.startswith("hydra."):
+                _check_name("", override.key_or_group, known)
+
+
+def _config_name(arguments: Sequence[str]) -> str | None:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-name", "-cn")
+    return parser.parse_known_args(list(arguments))[0].config_name
+
+
+def _values(override: Override) -> list[Any]:
+    """The value, or the values of a sweep."""
+    value = override.value()
+    return [str(item) for item in value.list] if isinstance(value, ChoiceSweep) else [value]
+
+
+def _check_name(prefix: str, name: str, known: Iterable[str]) -> None:
+    names = list(known)
+    if name in names or name == "None":
+        return
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    # A key that was named without its group: tau for objective.tau.
+    near = near or [key for key in names if key.rpartition(".")[2] == name]
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(sorted(names)[:30])}"
+    raise ValueError(f"unknown {prefix}{name}; {hint}")
+
+
+def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Every key, dotted, of nodes and of leaves."""
+    for key in cfg:
+        name = f"{prefix}{key}"
+        yield name
+        if OmegaConf.is_dict(child := OmegaConf.select(cfg, str(key), throw_on_missing=False)):
+            yield from _keys(child, f"{name}.")
+
+
+def resumed_command_line(arguments: Sequence[str]) -> list[str]:
+    """The command line of the run that `resume=DIR` names, changed by what stands beside it.
+
+    Returns:
+        `arguments` as they are where nothing is resumed.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments if "=" in argument)
+    folder = given.get("resume")
+    if folder in (None, "null", ""):
+        return list(arguments)
+    path = Path(folder).expanduser() / "provenance.json"
+    if not path.is_file():
+        raise ValueError(f"resume={folder}: no provenance.json there; expected the folder of a run")
+    saved = json.loads(path.read_text())["arguments"]
+    kept = [argument for argument in saved if argument.partition("=")[0] not in given]
+    return [*kept, *arguments, *([] if "run_dir" in given else [f"run_dir={folder}"])]

@@ -1,0 +1,154 @@
+"""From a command line to a run: the one file that knows Hydra."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydra
+import lightning as L
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from sgrpo_lightning.distributed.launch import launch, processes_to_launch
+from sgrpo_lightning.overrides import check_command_line, resumed_command_line
+from sgrpo_lightning.provenance import provenance
+
+
+def command(function: Callable[[DictConfig], Any], script: str, *, config_name: str) -> None:
+    """Run `function` on the configuration that the command line describes.
+
+    A mistake in it ends here, before any work, with one line that names the key and the nearest that exists.
+
+    Args:
+        script: the calling file; its neighbour `conf/` holds the configuration.
+        config_name: default of Hydra's --config-name.
+    """
+    conf = str(Path(script).resolve().parent / "conf")
+    try:
+        sys.argv[1:] = resumed_command_line(sys.argv[1:])
+        check_command_line(sys.argv[1:], conf, config_name)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    hydra.main(version_base="1.3", config_path=conf, config_name=config_name)(partial(_reported, function))()
+
+
+def _reported(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
+    """A mistake in the settings is one line, not a stack of frames."""
+    try:
+        return function(cfg)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, (ValueError, OSError, ImportError)):
+            sys.exit(f"error: {error.full_key}: {error.__cause__}")
+        raise
+    except (ConfigurationError, OmegaConfBaseException) as error:
+        sys.exit(f"error: {str(error).splitlines()[0]}")
+
+
+class ConfigurationError(ValueError):
+    """Settings that cannot run together."""
+
+
+def train(cfg: DictConfig) -> None:
+    """Train what `cfg` describes, or go on with the run in `cfg.resume`."""
+    settle(cfg)
+    if processes := processes_to_launch(cfg.trainer.accelerator, cfg.trainer.devices, cfg.trainer.num_nodes):
+        launch(processes, [*_overrides(), f"run_dir={Path(cfg.run_dir).absolute()}"])
+        return
+    _quieten()
+    L.seed_everything(cfg.seed, verbose=False)
+    module, datamodule, trainer = build(cfg)
+    run_dir = Path(cfg.run_dir)
+    if trainer.is_global_zero:
+        _introduce(cfg, run_dir)
+    trainer.fit(module, datamodule=datamodule, ckpt_path=latest_checkpoint(run_dir) if cfg.resume else None)
+    if trainer.is_global_zero:
+        _conclude(trainer, run_dir)
+
+
+def settle(cfg: DictConfig) -> None:
+    """Give the run its identity and its folder, and resolve every interpolation."""
+    hydra_cfg = HydraConfig.get()
+    choices = hydra_cfg.runtime.choices
+    domain, subject = choices.get("domain", "llm"), choices.get("task") or choices.get("data")
+    objective = choices.get("objective", hydra_cfg.job.config_name)
+    with open_dict(cfg):
+        allowed = cfg.get("objective", {}).pop("domains", [domain])
+        if domain not in allowed:
+            raise ConfigurationError(f"objective={objective} serves domain={' or '.join(allowed)} only")
+        cfg.identity = {"domain": domain, "task": subject, "objective": objective, "seed": cfg.seed}
+        if cfg.run_dir is None:
+            cfg.run_dir = f"runs/{domain}/{subject}/{objective}/{cfg.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if cfg.trainer.precision is None:
+            on_gpu = cfg.trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+            cfg.trainer.precision = "bf16-mixed" if on_gpu else "32-true"
+    OmegaConf.resolve(cfg)
+
+
+def build(cfg: DictConfig) -> tuple[L.LightningModule, L.LightningDataModule, L.Trainer]:
+    """The objects of a settled configuration. What `cfg.shared` names is built once and handed to both modules."""
+    make = partial(instantiate, _convert_="all")
+    shared = {name: make(cfg[key]) for name, key in cfg.shared.items()}
+    module = make(cfg.module, _partial_=True)(**shared)
+    datamodule = make(cfg.datamodule, _partial_=True)(**shared)
+    callbacks, loggers = ([make(node) for node in group.values() if node] for group in (cfg.callbacks, cfg.logger))
+    return module, datamodule, make(cfg.trainer, _partial_=True)(callbacks=callbacks, logger=loggers)
+
+
+def latest_checkpoint(run_dir: Path) -> Path:
+    """The newest checkpoint of a run."""
+    found = sorted((run_dir / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ConfigurationError(f"resume={run_dir}: no checkpoint there; the run ended before its first iteration did")
+    return found[-1]
+
+
+def _introduce(cfg: DictConfig, run_dir: Path) -> None:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(cfg, run_dir / "config.yaml")
+    facts = provenance([a for a in _overrides() if not a.startswith("resume=")], seed=cfg.seed)
+    (run_dir / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
+    print(f"run folder: {run_dir}", flush=True)
+
+
+def _conclude(trainer: L.Trainer, run_dir: Path) -> None:
+    summary_file = run_dir / "summary.json"
+    if trainer.interrupted or (trainer.should_stop and trainer.current_epoch < (trainer.max_epochs or 0)):
+        print(
+            f"stopped after {trainer.current_epoch} of {trainer.max_epochs} iterations; go on with\n"
+            f"  python {Path(sys.argv[0]).name} resume={run_dir}"
+        )
+        return
+    if not summary_file.is_file():
+        print("done")
+        return
+    summary = json.loads(summary_file.read_text())
+    before, after = summary.get("eval/pass@1/first"), summary.get("eval/pass@1/last")
+    gain = "" if after is None or before is None else f"held-out pass@1 {before:.3f} -> {after:.3f}, "
+    print(f"done: {gain}{summary['seconds']:.0f} s; curves in {run_dir}/plots")
+
+
+def _overrides() -> list[str]:
+    return list(HydraConfig.get().overrides.task)
+
+
+def _quieten() -> None:
+    """Keep the terminal for the run's own words."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    for message in (
+        ".*does not have many workers.*",
+        ".*Checkpoint directory.*",
+        ".*`training_step` returned.*",
+    ):
+        warnings.filterwarnings("ignore", message)

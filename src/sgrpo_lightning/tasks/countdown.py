@@ -1,0 +1,144 @@
+"""Countdown: reach a target from a few integers, each used exactly once (paper, section 5.1 and B.3).
+
+The default is the paper's variant: four integers from 1..13, target 24.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sgrpo_lightning.rewards import Outcome, grade_countdown
+from sgrpo_lightning.tasks.arithmetic import Multiset, can_reach, reachable, solve
+from sgrpo_lightning.tasks.base import Example
+from sgrpo_lightning.tasks.files import load_rows
+
+ENUMERABLE = 20_000  # so many multisets are listed in full; of a larger space a sample is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The integers in the order in which they are shown, and the target."""
+
+    numbers: tuple[int, ...]
+    target: int
+
+
+class CountdownTask:
+    """Generated Countdown problems, or those of a file or hub data set.
+
+    The split is by multiset of the integers, whatever their order and target: all problems over one
+    multiset lie on one side, so neither a permutation nor another target leaks. Which side depends on
+    `split_seed` alone, never on a run's seed, so that all runs and the warm start share it.
+
+    Args:
+        numbers, low, high: how many integers, and the range they come from.
+        target: an integer, or "any" for every reachable value in [target_low, target_high].
+        held_out_fraction: share of the multisets held out.
+        train_size, held_out_size: keep a random subset of so many problems; None keeps all.
+        data: a .jsonl/.json/.csv/.parquet file, a folder or a hub id with columns `nums` and `target`;
+            None generates the problems, each solvable with non-negative integer steps.
+        prompt: template with {numbers} and {target}.  instruction: appended to it; empty for a policy
+            that already knows the format.
+    """
+
+    def __init__(
+        self,
+        *,
+        numbers: int = 4,
+        low: int = 1,
+        high: int = 13,
+        target: int | str = 24,
+        target_low: int = 1,
+        target_high: int = 60,
+        held_out_fraction: float = 0.1,
+        split_seed: int = 0,
+        train_size: int | None = None,
+        held_out_size: int | None = None,
+        data: str | None = None,
+        prompt: str = "Make {target} from {numbers}.",
+        instruction: str = "",
+    ) -> None:
+        if numbers < 2:
+            raise ValueError(f"task.numbers must be >= 2, got {numbers}")
+        if not 0 <= low <= high:
+            raise ValueError(f"task.low and task.high must satisfy 0 <= low <= high, got {low} and {high}")
+        if not 0 < held_out_fraction < 1:
+            raise ValueError(f"task.held_out_fraction must lie in (0, 1), got {held_out_fraction}")
+        if target != "any" and not isinstance(target, int):
+            raise ValueError(f"task.target must be an integer or 'any', got {target!r}")
+        self._template = f"{prompt} {instruction}".strip()
+        wanted = range(target_low, target_high + 1) if isinstance(target, str) else range(target, target + 1)
+        rng = random.Random(f"countdown problems {split_seed}")
+        problems = (
+            _read_problems(data)
+            if data
+            else _generate(numbers, low, high, wanted, rng, (train_size or 10_000) + (held_out_size or 1_000))
+        )
+        train: list[Problem] = []
+        held_out: list[Problem] = []
+        for problem in problems:
+            held = is_held_out(problem.numbers, fraction=held_out_fraction, seed=split_seed)
+            (held_out if held else train).append(problem)
+        self.train = self._examples(train, train_size, rng)
+        self.held_out = self._examples(held_out, held_out_size, rng)
+        if not self.train or not self.held_out:
+            raise ValueError(
+                f"task=countdown has {len(self.train)} training and {len(self.held_out)} held-out problems; "
+                "widen task.low/task.high or the range of task.target, or change task.held_out_fraction"
+            )
+
+    def _examples(self, problems: list[Problem], size: int | None, rng: random.Random) -> list[Example]:
+        rng.shuffle(problems)
+        return [Example(self._ask(problem), problem) for problem in problems[:size]]
+
+    def _ask(self, problem: Problem) -> str:
+        return self._template.format(numbers=", ".join(map(str, problem.numbers)), target=problem.target)
+
+    def grade(self, completion: str, example: Example) -> Outcome:
+        """1 for an expression over exactly the given integers that equals the target, else 0."""
+        return grade_countdown(completion, numbers=example.answer.numbers, target=example.answer.target)
+
+    def demonstrate(self, example: Example, rng: random.Random) -> str:
+        """A random solution: its sums in the thinking, then the expression as the answer."""
+        problem = example.answer
+        solution = solve(tuple(sorted(problem.numbers)), problem.target, rng)
+        if solution is None:
+            raise ValueError(f"no solution in non-negative integer steps: {problem}")
+        return f"<think>{';'.join(solution.steps())}</think><answer>{solution}</answer>"
+
+
+def is_held_out(numbers: Iterable[int], *, fraction: float, seed: int) -> bool:
+    """Whether the multiset of `numbers` belongs to the held-out side: a hash of it, so no list is kept."""
+    return random.Random(f"countdown split {seed} {sorted(numbers)}").random() < fraction
+
+
+def _generate(
+    numbers: int, low: int, high: int, wanted: range, rng: random.Random, sample_size: int
+) -> Iterator[Problem]:
+    """Problems with a solution; the integers of each in a random order."""
+    for multiset in _multisets(numbers, low, high, rng, sample_size):
+        if len(wanted) == 1:
+            targets = [wanted[0]] if can_reach(multiset, wanted[0]) else []
+        else:
+            targets = sorted(value for value in reachable(multiset) if value in wanted)
+        for target in targets:
+            yield Problem(tuple(rng.sample(multiset, len(multiset))), target)
+
+
+def _multisets(numbers: int, low: int, high: int, rng: random.Random, sample_size: int) -> Iterable[Multiset]:
+    values = range(low, high + 1)
+    if math.comb(len(values) + numbers - 1, numbers) <= ENUMERABLE:
+        return itertools.combinations_with_replacement(values, numbers)
+    return sorted({tuple(sorted(rng.choices(values, k=numbers))) for _ in range(sample_size)})
+
+
+def _read_problems(data: str) -> Iterator[Problem]:
+    for index, row in enumerate(load_rows(data, columns=("nums", "target"))):
+        try:
+            yield Problem(tuple(int(n) for n in row["nums"]), int(row["target"]))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{data}, row {index}: nums must be integers and target an integer, got {row}") from error
