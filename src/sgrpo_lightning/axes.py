@@ -7,6 +7,7 @@ K tokens that train, V vocabulary. Row i belongs to group i // M.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -48,5 +49,5 @@ class MicroBatch:
     reference_logprobs: Float[Tensor, " K"] | None = None
 
     def to(self, device: torch.device | str) -> MicroBatch:
-        tensors = {name: getattr(self, name) for name in self.__slots__}
-        return MicroBatch(**{name: None if t is None else t.to(device) for name, t in tensors.items()})
+        tensors: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return MicroBatch(**{name: None if t is None else t.to(device) for name, t in tensors.items()})  # type: ignore[arg-type]

@@ -34,12 +34,12 @@ def check_command_line(arguments: Sequence[str], conf: str, config_name: str) ->
             if override.key_or_group in groups:
                 options = loader.get_group_options(override.key_or_group)
                 for value in _values(override):
-                    _check_name(f"{override.key_or_group}=", str(value), options)
+                    _check_name(f"{override.key_or_group}=", value, options)
                 chosen.append(f"{override.key_or_group}={_values(override)[0]}")
         known = list(_keys(compose(_config_name(arguments) or config_name, overrides=chosen)))
         for override in plain:
             if override.key_or_group not in groups and not override.key_or_group.startswith("hydra."):
-                _check_name("", override.key_or_group, known)
+                _check_name("", str(override.key_or_group), known)
 
 
 def _config_name(arguments: Sequence[str]) -> str | None:
@@ -48,10 +48,10 @@ def _config_name(arguments: Sequence[str]) -> str | None:
     return parser.parse_known_args(list(arguments))[0].config_name
 
 
-def _values(override: Override) -> list[Any]:
-    """The value, or the values of a sweep."""
-    value = override.value()
-    return [str(item) for item in value.list] if isinstance(value, ChoiceSweep) else [value]
+def _values(override: Override) -> list[str]:
+    """The value as text, or the values of a sweep."""
+    value: Any = override.value()
+    return [str(item) for item in (value.list if isinstance(value, ChoiceSweep) else [value])]
 
 
 def _check_name(prefix: str, name: str, known: Iterable[str]) -> None:

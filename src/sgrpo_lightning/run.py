@@ -50,7 +50,7 @@ def _reported(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
         return function(cfg)
     except InstantiationException as error:
         if isinstance(error.__cause__, (ValueError, OSError, ImportError)):
-            sys.exit(f"error: {error.full_key}: {error.__cause__}")
+            sys.exit(f"error: {error.__cause__}")
         raise
     except (ConfigurationError, OmegaConfBaseException) as error:
         sys.exit(f"error: {str(error).splitlines()[0]}")

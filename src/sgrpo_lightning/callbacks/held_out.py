@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import lightning as L
 
@@ -32,19 +33,19 @@ class HeldOutEvaluation(L.Callback):
         self.every, self.samples, self.max_questions = every_n_iterations, samples_per_question, max_questions
         self.ks = [k for k in ks if k <= samples_per_question]
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.current_epoch == 0:
             row = {"iteration": 0.0, **self.measure(trainer, pl_module)}
             for logger in trainer.loggers:
                 logger.log_metrics(row, step=0)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         done = trainer.current_epoch + 1
         due = self.every and done % self.every == 0
         if due or done == trainer.max_epochs or trainer.should_stop:
             pl_module.row.update(self.measure(trainer, pl_module))
 
-    def measure(self, trainer: L.Trainer, module: L.LightningModule) -> dict[str, float]:
+    def measure(self, trainer: L.Trainer, module: Any) -> dict[str, float]:
         """pass@k, majority vote and the number of samples, over all ranks."""
         questions = module.task.held_out[: self.max_questions][trainer.global_rank :: trainer.world_size]
         rollout = module.roll_out(questions, samples_per_group=self.samples, key=("held-out",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
@@ -22,7 +23,7 @@ class TrainingPlot(L.Callback):
         self.run_dir = Path(run_dir)
 
     @rank_zero_only
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         rewards = getattr(pl_module, "rollout", None)
         pass_rates = None if rewards is None else (rewards.rewards > 0.5).float().mean(-1).cpu().numpy()
         plot_training(read_rows(self.run_dir), self.run_dir / "plots" / "training.png", pass_rates)

@@ -40,7 +40,7 @@ class IterationProgress(ProgressBar):
     def enable(self) -> None:
         self._enabled = True
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if not (self._enabled and trainer.is_global_zero and self.console.is_terminal):
             return
         self._progress = Progress(
@@ -57,7 +57,7 @@ class IterationProgress(ProgressBar):
         self._task = self._progress.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch, shown="")
         self._progress.start()
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         done = trainer.current_epoch + 1
         shown = self._shown(pl_module.row)
         if self._progress is not None:
@@ -70,10 +70,10 @@ class IterationProgress(ProgressBar):
         columns = {**self.columns, **{name.removeprefix("eval/"): name for name in held_out}}
         return "  ".join(f"{label} {_short(row[name])}" for label, name in columns.items() if name in row)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         self._stop()
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         self._stop()
 
     def _stop(self) -> None:

@@ -74,13 +74,13 @@ class IterationLog(L.Callback):
     def __init__(self, run_dir: str, identity: Mapping[str, Any]) -> None:
         self.path, self.identity = Path(run_dir) / "summary.json", dict(identity)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 logger.forget_after(trainer.current_epoch)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        row = {"iteration": trainer.current_epoch + 1, **pl_module.row}
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        row: Row = {"iteration": trainer.current_epoch + 1, **pl_module.row}
         for logger in trainer.loggers:
             logger.log_metrics(row, step=trainer.global_step)
             if isinstance(logger, RunLogger) and trainer.is_global_zero:

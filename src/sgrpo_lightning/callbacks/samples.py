@@ -23,7 +23,7 @@ class SampleFiles(L.Callback):
     def __init__(self, run_dir: str, *, every_n_iterations: int = 10) -> None:
         self.folder, self.every = Path(run_dir) / "samples", every_n_iterations
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         done = trainer.current_epoch + 1
         if not self.every or (done % self.every and done != 1):
             return
@@ -44,7 +44,7 @@ class SampleTable(L.Callback):
     def __init__(self, *, every_n_iterations: int = 20, rows: int = 6, width: int = 160) -> None:
         self.every, self.rows, self.width = every_n_iterations, rows, width
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         done = trainer.current_epoch + 1
         if not self.every or done % self.every or not trainer.is_global_zero:
             return

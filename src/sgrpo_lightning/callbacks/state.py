@@ -20,7 +20,7 @@ class RandomState(L.Callback):
     def __init__(self) -> None:
         self._restored: dict[str, Any] | None = None
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         states: list[Any] = [None] * trainer.world_size
         if trainer.world_size > 1:
             torch.distributed.all_gather_object(states, random_state())
@@ -28,11 +28,11 @@ class RandomState(L.Callback):
             states = [random_state()]
         checkpoint["random_states"] = states
 
-    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         states = checkpoint.get("random_states", [])
         self._restored = states[trainer.global_rank] if trainer.global_rank < len(states) else None
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self._restored is not None:
             set_random_state(self._restored)
 
@@ -67,7 +67,7 @@ class GracefulStop(L.Callback):
         self.asked = False
         self._previous: dict[int, Any] = {}
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         def ask(number: int, _: Any) -> None:
             if self.asked:
                 raise KeyboardInterrupt
@@ -77,11 +77,11 @@ class GracefulStop(L.Callback):
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, ask)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         if trainer.strategy.reduce_boolean_decision(self.asked, all=False):
             trainer.should_stop = True
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()

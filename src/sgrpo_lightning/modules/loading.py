@@ -50,7 +50,7 @@ def load_policy(
         lora: arguments of `peft.LoraConfig`; the base weights are then frozen.
     """
     source = _resolve(path)
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         source, dtype=getattr(torch, dtype), attn_implementation=attn_implementation
     )
     tokenizer = load_tokenizer(source)

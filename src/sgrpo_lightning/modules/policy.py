@@ -39,6 +39,8 @@ class PolicyModule(L.LightningModule):
         scheduler: (optimizer=..., num_training_steps=...) -> learning-rate scheduler, or None.
     """
 
+    reference: Any
+
     def __init__(
         self,
         policy: Policy,
@@ -68,12 +70,12 @@ class PolicyModule(L.LightningModule):
     def on_train_epoch_start(self) -> None:
         self._started, self._row = time.perf_counter(), None
         self._parts.clear()
-        self.rollout = self.roll_out(self.trainer.datamodule.prompts(self.iteration, **self._ranks))
+        self.rollout = self.roll_out(self._data.prompts(self.iteration, **self._ranks))
         self._sampled = time.perf_counter()
         self.advantages = self.head(self.rollout.rewards)
         rows = join_rows(self.rollout.samples, self.advantages)
         with self.trainer.precision_plugin.forward_context():
-            self.trainer.datamodule.buffer.fill(self._updates(rows))
+            self._data.buffer.fill(self._updates(rows))
 
     def training_step(self, batch: MicroBatch, _: int) -> Tensor:
         loss, metrics = self.loss(self.model, batch, self.reference)
@@ -91,6 +93,10 @@ class PolicyModule(L.LightningModule):
     def iteration(self) -> int:
         """Iterations begun before this one."""
         return self.trainer.current_epoch
+
+    @property
+    def _data(self) -> Any:
+        return self.trainer.datamodule  # type: ignore[attr-defined]
 
     @property
     def _ranks(self) -> dict[str, int]:
@@ -149,12 +155,12 @@ class PolicyModule(L.LightningModule):
         if self.plan.steps > 1:
             for batch in batches:
                 batch.behavior_logprobs = self.loss.logprobs(self.model, batch)
-            rows.behavior_logprobs = scatter([b.behavior_logprobs for b in batches], batches, rows.loss_mask)
+            rows.behavior_logprobs = scatter("behavior_logprobs", batches, rows.loss_mask)
         if self.loss.beta and self.loss.kl != "full":
             with reference_weights(self.reference):
                 for batch in batches:
                     batch.reference_logprobs = self.loss.logprobs(self.reference, batch)
-            rows.reference_logprobs = scatter([b.reference_logprobs for b in batches], batches, rows.loss_mask)
+            rows.reference_logprobs = scatter("reference_logprobs", batches, rows.loss_mask)
 
     # ---- what was measured ----
 
@@ -181,12 +187,12 @@ class PolicyModule(L.LightningModule):
             "truncated/frac": samples.truncated.sum() / rows,
             "tokens/sum": samples.completion_mask.sum(),
         }
-        for status in (*get_args(Status), "error"):
+        for status in get_args(Status):
             metrics[f"{status}/frac"] = self.rollout.statuses()[status] / rows
         row = {name: self.over_ranks(name, value) for name, value in metrics.items()}
         row["seconds/sample"], row["seconds/learn"] = self._sampled - self._started, learned - self._sampled
         row["tokens_per_second"] = row["tokens/sum"] / (learned - self._started)
-        row["learning_rate"] = self.optimizers().param_groups[0]["lr"]
+        row["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def over_ranks(self, name: str, value: Any) -> float:
@@ -209,7 +215,7 @@ class PolicyModule(L.LightningModule):
         optimizer = self._make_optimizer([p for p in self.parameters() if p.requires_grad])
         if self._make_scheduler is None:
             return optimizer
-        steps = self.trainer.max_epochs * self.plan.steps
+        steps = (self.trainer.max_epochs or 0) * self.plan.steps
         scheduler = self._make_scheduler(optimizer=optimizer, num_training_steps=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 

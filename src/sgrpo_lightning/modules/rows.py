@@ -99,9 +99,9 @@ def _taken(table: Tensor | None, source: Tensor, token: Tensor) -> Tensor | None
     return None if table is None else table[source, token]
 
 
-def scatter(values: Sequence[Tensor], batches: Sequence[MicroBatch], like: Tensor) -> Tensor:
-    """Per-token values of micro-batches back in a [N, T] table; tokens of no micro-batch hold 0."""
-    table = torch.zeros(like.shape, dtype=values[0].dtype, device=like.device)
-    for value, batch in zip(values, batches, strict=True):
-        table.view(-1)[batch.source] = value
+def scatter(name: str, batches: Sequence[MicroBatch], like: Tensor) -> Tensor:
+    """A per-token field of micro-batches back in a [N, T] table; tokens of no micro-batch hold 0."""
+    table = torch.zeros(like.shape, device=like.device)
+    for batch in batches:
+        table.view(-1)[batch.source] = getattr(batch, name)
     return table

@@ -42,7 +42,7 @@ class SupervisedModule(L.LightningModule):
         self.log("loss/mean", loss)
         return loss
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         optimizer = self._make_optimizer(self.model.parameters())
         scheduler = self._make_scheduler(optimizer=optimizer, num_training_steps=self.trainer.max_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

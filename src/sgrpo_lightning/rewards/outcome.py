@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["ok", "wrong", "no_answer", "unparseable"]
+Status = Literal["ok", "wrong", "no_answer", "unparseable", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Outcome:
     Args:
         reward: in [0, 1].
         status: `ok` a right answer; `wrong` an answer that was read and is not right; `no_answer` nothing
-            was answered; `unparseable` an answer outside the task's grammar.
+            was answered; `unparseable` an answer outside the task's grammar; `error` a grader that raised.
         answer: the answer as it was read, None where there is none.
     """
 
