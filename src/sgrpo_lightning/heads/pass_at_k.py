@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sgrpo_lightning.heads.contract import Groups, advantage_head, graded
+from sgrpo_lightning.heads.contract import Groups, advantage_head, count_winners
 
 
 @advantage_head("zero_sum", "shift_invariant", "scale_equivariant")
@@ -35,17 +35,18 @@ def pass_at_k_advantages(groups: Groups, *, k: int) -> Tensor:
         raise ValueError(f"k must be an integer from 1 to samples per group = {groups.size}, got {k!r}")
     won, lost = (values.to(groups.low) for values in _pass_or_fail(groups.size, k))
     positions, spread = groups.positions(), groups.high - groups.low
-    rows, failures = graded(positions), groups.size - positions.sum(-1).long()
-    advantages = positions.mul_((won - lost)[failures, None] * spread).add_(lost[failures, None] * spread)
-    if rows.any():
-        advantages[rows] = _by_levels(groups.rewards[rows], won[1:-1], lost[1:-1])
+    winners, graded = count_winners(positions)
+    failures = groups.size - winners
+    advantages = positions.mul_((won - lost).take(failures) * spread).add_(lost.take(failures) * spread)
+    if graded.any():
+        advantages[graded] = _by_levels(groups.rewards[graded], won[1:-1], lost[1:-1])
     return advantages
 
 
 def _pass_or_fail(M: int, k: int) -> tuple[Float[Tensor, " M+1"], Float[Tensor, " M+1"]]:
     """Advantages of a pass and of a failure in a group with 0, ..., M failures, for rewards 0 and 1."""
     failures = torch.arange(M + 1, dtype=torch.float64)
-    kept = (failures - min(k, M - 1)).clamp_(min=0) / failures  # C(F - 1, k) / C(F, k)
+    kept = (failures - k).clamp_(min=0) / failures  # C(F - 1, k) / C(F, k)
     won = pad(k * pad(kept[1:M].flip(0).cumprod(0), (1, 0), value=1.0).flip(0), (0, 1))
     return won, won * (failures - M) / failures.clamp(min=1) * (k < M)
 

@@ -10,9 +10,7 @@ from sgrpo_lightning.heads.temperature import ess_temperature
 
 
 @advantage_head("zero_sum", "shift_invariant", "scale_invariant")
-def adaptive_softmax_grpo_advantages(
-    groups: Groups, *, ess_fraction: float, tau_floor: float = 0.05
-) -> Tensor:
+def adaptive_softmax_grpo_advantages(groups: Groups, *, ess_fraction: float, tau_floor: float = 0.05) -> Tensor:
     r"""Softmax advantages at the temperature that gives each group's weights the same effective sample size.
 
     $$A_i = M w_i - 1, \quad \mathrm{ESS} = \frac{1}{\sum_i w_i^2} = f M

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sgrpo_lightning.heads.contract import Groups, graded
+from sgrpo_lightning.heads.contract import Groups, count_winners
 from sgrpo_lightning.heads.softmax_grpo import tilted_advantages
 
 
@@ -16,18 +16,18 @@ def ess_temperature(groups: Groups, ess_fraction: float, tau_floor: float) -> Fl
     Reference: Appendix A.3.
     """
     positions = groups.positions()
-    winners = positions.sum(-1, keepdim=True).clamp_(min=1)
-    sharpness = _two_level_sharpness(winners, groups.size, ess_fraction * groups.size).clamp_(
-        max=1 / tau_floor
-    )
-    if (rows := graded(positions)).any():
-        sharpness[rows] = _graded_sharpness(positions[rows], 1 / ess_fraction - 1, 1 / tau_floor)
+    winners, graded = count_winners(positions)
+    two_level = _two_level_sharpness(groups.size, ess_fraction * groups.size).clamp_(max=1 / tau_floor)
+    sharpness = two_level.to(positions).take(winners)
+    if graded.any():
+        sharpness[graded] = _graded_sharpness(positions[graded], 1 / ess_fraction - 1, 1 / tau_floor)
     tau = (groups.high - groups.low).div_(sharpness)
     return tau.clamp_(min=torch.finfo(tau.dtype).tiny)
 
 
-def _two_level_sharpness(k: Float[Tensor, "*G 1"], M: int, ess: float) -> Float[Tensor, "*G 1"]:
-    """spread / tau = log c for k winners, from c - 1 so that ess near M loses no digits; inf if k >= ess."""
+def _two_level_sharpness(M: int, ess: float) -> Float[Tensor, " M+1"]:
+    """spread / tau = log c by number of winners k, from c - 1 for ess near M; infinite where k >= ess."""
+    k = torch.arange(M + 1, dtype=torch.float64).clamp_(min=1)  # no winners: no spread, any tau
     beyond_one = (k * (M - ess) + (k * (M - k) * ess * (M - ess)).sqrt_()) / (k * (ess - k))
     return torch.where(k < ess, beyond_one.log1p_(), math.inf)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sgrpo_lightning.axes import Samples
+from sgrpo_lightning.samplers.cache import roomy_cache
 
 
 class HFSampler:
@@ -37,6 +38,10 @@ class HFSampler:
             raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
         if not temperature > 0:
             raise ValueError(f"temperature must be > 0, got {temperature}")
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"max_rows must be >= 1, got {max_rows}; use null to decode all rows together")
+        if not 0 < compact_at <= 1:
+            raise ValueError(f"compact_at must lie in (0, 1], got {compact_at}")
         self.max_new_tokens, self.temperature = max_new_tokens, temperature
         self.max_rows, self.compact_at = max_rows, compact_at
 
@@ -85,7 +90,7 @@ class HFSampler:
         mask = torch.zeros(shape, dtype=torch.bool, device=prompt_ids.device)
         logprobs = torch.zeros(shape, device=prompt_ids.device)
 
-        cache = DynamicCache(config=model.config)
+        cache = roomy_cache(model.config)
         attention = prompt_mask.long()
         positions = (attention.cumsum(-1) - 1).clamp(min=0)
         logits = _next_logits(model, prompt_ids, attention, positions, cache)

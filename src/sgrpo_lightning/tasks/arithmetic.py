@@ -78,6 +78,8 @@ def reachable(numbers: Multiset) -> frozenset[int]:
 
 def _joins(part: Multiset, rest: Multiset, target: int) -> Iterator[tuple[str, int, int, bool]]:
     """Every last step `a op b = target` (or `b op a` where the flag is set), a from `part`, b from `rest`."""
+    if target < 0:
+        return
     others = reachable(rest)
     for a in reachable(part):
         candidates = [("+", target - a, False), ("-", a - target, False), ("-", target + a, True)]

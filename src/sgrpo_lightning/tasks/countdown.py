@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import index
 
 from sgrpo_lightning.rewards import Outcome, grade_countdown
 from sgrpo_lightning.tasks.arithmetic import Multiset, can_reach, reachable, solve
@@ -137,8 +138,15 @@ def _multisets(numbers: int, low: int, high: int, rng: random.Random, sample_siz
 
 
 def _read_problems(data: str) -> Iterator[Problem]:
-    for index, row in enumerate(load_rows(data, columns=("nums", "target"))):
+    for number, row in enumerate(load_rows(data, columns=("nums", "target"))):
         try:
-            yield Problem(tuple(int(n) for n in row["nums"]), int(row["target"]))
+            yield Problem(_integers(row["nums"]), index(row["target"]))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{data}, row {index}: nums must be integers and target an integer, got {row}") from error
+            raise ValueError(f"{data}, row {number}: nums must be integers and target an integer, got {row}") from error
+
+
+def _integers(values: Iterable[int] | str) -> tuple[int, ...]:
+    """A column of lists as it is; from a CSV file comes text such as "[3, 4, 7]" or "3 4 7"."""
+    if isinstance(values, str):
+        return tuple(map(int, values.strip("[] ").replace(",", " ").split()))
+    return tuple(map(index, values))

@@ -1,0 +1,135 @@
+"""Policies of a few thousand weights, and the command line run in this process."""
+
+import atexit
+import logging
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+# Before the first import of a library that reads them.
+_cache = tempfile.TemporaryDirectory()
+atexit.register(_cache.cleanup)
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": _cache.name}
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).parents[1]
+TOYS = Path(__file__).parent / "run"  # toys.py and the configuration folder that names them
+sys.path.insert(0, str(TOYS))
+
+
+@pytest.fixture(scope="session")
+def make_policy():
+    """(hidden_size, layers, seed, sharpness) -> a fresh random policy with heads of size 32.
+
+    With a `sharpness` its logits spread by about 0.16 times that, and depend on every earlier token; without,
+    all tokens are about as likely, whatever came before.
+    """
+    from sgrpo_lightning.modules.tiny import tiny_policy
+
+    def make(*, hidden_size=32, layers=1, seed=0, sharpness=None):
+        policy = tiny_policy(hidden_size=hidden_size, layers=layers, heads=hidden_size // 32, seed=seed)
+        if sharpness is not None:
+            with torch.no_grad():
+                policy.model.model.norm.weight.mul_(sharpness)
+                for weight in policy.model.model.layers.parameters():
+                    weight.mul_(10 if weight.ndim == 2 else 1)
+        return policy
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def gemma():
+    """A random Gemma 2: attention in a window of 4, and logits that end in a soft cap."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        sliding_window=4,
+        final_logit_softcapping=2.0,
+        initializer_range=0.2,
+        attn_implementation="eager",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Gemma2ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def policy_folder(make_policy, tmp_path_factory):
+    """A random policy as a transformers folder."""
+    folder, policy = tmp_path_factory.mktemp("policy"), make_policy()
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (0 or None is success), or the message it was ended with, and its output."""
+
+    code: int | str | None
+    output: str
+
+
+@pytest.fixture
+def quick(policy_folder):
+    """The arguments of a run that takes a second: a random policy, and a toy task with a reward for letters."""
+    return [
+        f"--config-dir={TOYS / 'conf'}",
+        "task=letters",
+        f"model.path={policy_folder}",
+        "trainer.accelerator=cpu",
+        "iterations=2",
+        "prompts_per_iteration=4",
+        "samples_per_group=4",
+        "max_new_tokens=4",
+        "minibatches=2",
+        "learning_rate=0.01",
+        "logger.tensorboard=null",
+        "callbacks.evaluation.every_n_iterations=1",
+        "callbacks.evaluation.max_questions=4",
+        "callbacks.evaluation.samples_per_question=2",
+    ]
+
+
+@pytest.fixture
+def cli(monkeypatch, capfd, tmp_path):
+    """(*arguments) -> how `python train.py *arguments` ends, in an empty working directory."""
+    from sgrpo_lightning.run import command, train
+
+    monkeypatch.chdir(tmp_path)
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", [str(ROOT / "train.py"), *map(str, arguments)])
+        code = None
+        try:
+            command(train, str(ROOT / "train.py"), config_name="train")
+        except SystemExit as ended:
+            code = ended.code
+        root.handlers[:], root.level = handlers, level  # Hydra puts its own in their place
+        out, err = capfd.readouterr()
+        return Ended(code, out + err)
+
+    return run
+
+
+@pytest.fixture
+def environment():
+    """Of a subprocess that runs the toys."""
+    path = os.pathsep.join([str(TOYS), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
