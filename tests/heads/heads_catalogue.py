@@ -25,7 +25,7 @@ NONNEGATIVE = {"maxrl"}  # heads that refuse negative rewards
 
 
 def declaring(declared: str) -> list[str]:
-    return [name for name, head in HEADS.items() if declared in head.func.declares]
+    return [name for name, head in HEADS.items() if declared in getattr(head.func, "declares", ())]
 
 
 def head_for(name: str, size: int) -> partial:

@@ -139,7 +139,7 @@ def test_gradient_of_the_surrogate(model, old, reduction, on_policy):
     expected, value, metrics = slow_gradient(model, samples, old=before, reduction=reduction)
     found, measured, _ = fast_gradient(model, samples, policy_loss(reduction), old=before)
     assert_same(found, expected)
-    assert measured["loss/sum"] == pytest.approx(value, rel=1e-6)
+    assert measured["loss/sum"] == pytest.approx(value, rel=1e-6, abs=1e-8)
     for name, number in metrics.items():
         assert measured[name] == pytest.approx(number, rel=1e-6), name
     assert on_policy is (metrics["clip_high/frac"] == 0 and metrics["clip_low/frac"] == 0)
@@ -241,7 +241,7 @@ def test_the_ratio_of_the_first_inner_step_is_exactly_one(make_policy, precision
             extremes.append((measured["ratio/min"].item(), measured["ratio/max"].item()))
             optimizer.step()
     assert extremes[0] == (1.0, 1.0)
-    assert all(low < 1 < high for low, high in extremes[1:])
+    assert all(both != (1.0, 1.0) for both in extremes[1:])
 
 
 def test_inner_steps_cover_every_group_once_a_pass(make_policy):

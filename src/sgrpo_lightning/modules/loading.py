@@ -59,6 +59,7 @@ def load_policy(
 
         model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
     if gradient_checkpointing:
+        model.train()  # a loaded model is in evaluation mode, in which transformers does not checkpoint
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     return Policy(model, tokenizer)

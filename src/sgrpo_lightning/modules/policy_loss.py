@@ -48,6 +48,15 @@ class PolicyLoss:
         self.clip_low, self.clip_high = clip_low, clip_high
         self.kl = "none" if beta == 0 else kl
         self.beta = 0.0 if kl == "none" else beta
+        self._try_settings()
+
+    def _try_settings(self) -> None:
+        """Run on no tokens: a setting that the losses refuse is refused now, not after the first rollout."""
+        nothing = torch.zeros(0, 1)
+        losses.ppo_surrogate(nothing, None, nothing[:, 0], nothing, clip_low=self.clip_low, clip_high=self.clip_high)
+        losses.token_logprobs(
+            nothing, nn.Identity(), nothing[:, 0].long(), temperature=self.temperature, chunk_size=self.chunk_size
+        )
 
     def logprobs(self, model: nn.Module, batch: MicroBatch) -> Tensor:
         """[K] log-probabilities of the micro-batch's tokens, without gradient."""
@@ -120,7 +129,7 @@ def states(model: Any, batch: MicroBatch) -> tuple[Tensor, Callable[[Tensor], Te
 def _is_plain(base: Any) -> bool:
     """Whether logits = output_embeddings(hidden), found once by trying."""
     if not hasattr(base, "_logits_are_plain"):
-        ids = torch.zeros(1, 2, dtype=torch.long, device=base.device)
+        ids = torch.arange(2, 10, device=base.device)[None]  # not padding, whose state may be all zeros
         with torch.no_grad():
             hidden = base.base_model(input_ids=ids, use_cache=False).last_hidden_state
             logits = base(input_ids=ids, use_cache=False).logits

@@ -101,7 +101,8 @@ def _taken(table: Tensor | None, source: Tensor, token: Tensor) -> Tensor | None
 
 def scatter(name: str, batches: Sequence[MicroBatch], like: Tensor) -> Tensor:
     """A per-token field of micro-batches back in a [N, T] table; tokens of no micro-batch hold 0."""
-    table = torch.zeros(like.shape, device=like.device)
-    for batch in batches:
-        table.view(-1)[batch.source] = getattr(batch, name)
+    values = [getattr(batch, name) for batch in batches]
+    table = torch.zeros(like.shape, dtype=values[0].dtype, device=like.device)
+    for batch, value in zip(batches, values, strict=True):
+        table.view(-1)[batch.source] = value
     return table

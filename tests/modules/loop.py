@@ -1,0 +1,69 @@
+"""The training loop in this process, without the command line."""
+
+from functools import partial
+
+import lightning as L
+import torch
+
+from datamodules.prompts import PromptDataModule
+from sgrpo_lightning import losses
+from sgrpo_lightning.heads import softmax_grpo_advantages
+from sgrpo_lightning.modules import PolicyLoss, PolicyModule, UpdatePlan
+from sgrpo_lightning.samplers.hf import HFSampler
+
+HEAD = partial(softmax_grpo_advantages, tau=0.1)
+
+
+class Rows(L.Callback):
+    """Keeps the row of each iteration."""
+
+    def __init__(self):
+        self.rows = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.rows.append(dict(pl_module.row))
+
+
+def run(
+    policy,
+    task,
+    *,
+    iterations,
+    head=HEAD,
+    optimizer=partial(torch.optim.Adam, lr=0.02),
+    sampler=None,
+    callbacks=(),
+    max_new_tokens=2,
+    loss=None,
+    trainer=None,
+    scheduler=None,
+    **plan,
+):
+    """Train and return the module and a row for each iteration."""
+    plan = {"ppo_epochs": 1, "minibatches": 1, "micro_batch_size": 8, "seed": 0} | plan
+    plan = UpdatePlan(**{"prompts_per_iteration": 8, "samples_per_group": 8} | plan)
+    loss = {"reduction": losses.group_token_mean} | (loss or {})
+    module = PolicyModule(
+        policy,
+        task,
+        sampler=sampler or HFSampler(max_new_tokens=max_new_tokens),
+        head=head,
+        plan=plan,
+        loss=PolicyLoss(**loss),
+        optimizer=optimizer,
+        scheduler=scheduler,
+    )
+    rows = Rows()
+    knobs = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+    }
+    loop = L.Trainer(max_epochs=iterations, callbacks=[*callbacks, rows], **knobs | (trainer or {}))
+    loop.fit(module, datamodule=PromptDataModule(policy, task, plan=plan))
+    return module, rows.rows
