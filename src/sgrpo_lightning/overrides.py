@@ -95,6 +95,12 @@ def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
             yield from _keys(child, f"{name}.")
 
 
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """The same command line as Hydra's parser takes it: it refuses overrides on both sides of a flag."""
+    overrides = _overrides(arguments)
+    return [*(argument for argument in arguments if argument not in overrides), *overrides]
+
+
 def resumed_command_line(arguments: Sequence[str]) -> list[str]:
     """The command line of the run that `resume=DIR` names, changed by what stands beside it.
 

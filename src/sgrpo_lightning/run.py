@@ -23,8 +23,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from sgrpo_lightning.distributed.launch import launch, processes_to_launch
-from sgrpo_lightning.overrides import check_command_line, resumed_command_line
+from sgrpo_lightning.overrides import check_command_line, flags_first, resumed_command_line
 from sgrpo_lightning.provenance import provenance
+from sgrpo_lightning.report import find_runs, plot_comparison, table
 
 
 def command(function: Callable[[DictConfig], Any], script: str, *, config_name: str) -> None:
@@ -38,7 +39,7 @@ def command(function: Callable[[DictConfig], Any], script: str, *, config_name: 
     """
     conf = str(Path(script).resolve().parent / "conf")
     try:
-        sys.argv[1:] = resumed_command_line(sys.argv[1:])
+        sys.argv[1:] = flags_first(resumed_command_line(sys.argv[1:]))
         check_command_line(sys.argv[1:], conf, config_name)
     except ValueError as error:
         sys.exit(f"error: {error}")
@@ -76,6 +77,18 @@ def train(cfg: DictConfig) -> None:
     trainer.fit(module, datamodule=datamodule, ckpt_path=latest_checkpoint(Path(cfg.resume)) if cfg.resume else None)
     if trainer.is_global_zero:
         _conclude(trainer, run_dir)
+
+
+def report(cfg: DictConfig) -> None:
+    """Compare the runs that `cfg.runs` matches."""
+    try:
+        runs = find_runs(cfg.runs)
+    except ValueError as error:
+        raise ConfigurationError(error) from error
+    out = Path(cfg.out)
+    plot_comparison(runs, out / "curves.png", metric=cfg.metric, label=cfg.label)
+    (out / "table.md").write_text(text := table(runs, metric=cfg.metric))
+    print(f"{text}\ncurves in {out}")
 
 
 def settle(cfg: DictConfig) -> None:
@@ -170,5 +183,7 @@ def _quieten() -> None:
         ".*does not have many workers.*",
         ".*Checkpoint directory.*",
         ".*`training_step` returned.*",
+        ".*module.s. in eval mode.*",  # as transformers loads them: without dropout
+        ".*LeafSpec.*",
     ):
         warnings.filterwarnings("ignore", message)

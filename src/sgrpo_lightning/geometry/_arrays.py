@@ -71,9 +71,7 @@ def as_finite(name: str, x: Real) -> np.ndarray:
 def as_count(name: str, n: Real) -> np.ndarray:
     """`n` as int64, refused unless an integer >= 1; 8.0 counts as 8."""
     values = np.asarray(n)
-    require(
-        (values >= 1) & (values == np.floor(values)) & np.isfinite(values), name, "be an integer >= 1", values
-    )
+    require((values >= 1) & (values == np.floor(values)) & np.isfinite(values), name, "be an integer >= 1", values)
     return values.astype(np.int64)
 
 

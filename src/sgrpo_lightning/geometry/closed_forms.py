@@ -70,12 +70,7 @@ def _softmax_gaps(M: int, tau: np.ndarray) -> np.ndarray:
     exponent = 1 / np.maximum(tau, 1 / LARGEST_EXPONENT)[:, None]
     inverse_c, rise = np.exp(-exponent), -np.expm1(-exponent)
     s = np.arange(M)
-    return (
-        M
-        * rise
-        / (M * inverse_c + (s + 1) * rise)
-        * (((M - 1) * inverse_c + s * rise) / (M * inverse_c + s * rise))
-    )
+    return M * rise / (M * inverse_c + (s + 1) * rise) * (((M - 1) * inverse_c + s * rise) / (M * inverse_c + s * rise))
 
 
 @in_float64

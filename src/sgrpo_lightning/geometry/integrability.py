@@ -106,9 +106,7 @@ def curl(head: Head, levels: Real, probs: Real, *, M: int) -> Result:
     return jacobian - jacobian.T
 
 
-def _conditional_means(
-    head: Head, levels: np.ndarray, probs: np.ndarray, M: int, *, fixed: int
-) -> np.ndarray:
+def _conditional_means(head: Head, levels: np.ndarray, probs: np.ndarray, M: int, *, fixed: int) -> np.ndarray:
     """E[A of the first sample | levels of the first `fixed` samples], [K] * fixed, over all other samples."""
     others = np.array(list(combinations_with_replacement(range(levels.size), M - fixed)), dtype=np.int64)
     likelihood = _multinomial(others, probs)
@@ -129,9 +127,7 @@ def _multinomial(samples: np.ndarray, probs: np.ndarray) -> np.ndarray:
 def _checked(levels: Real, probs: Real, M: int, *, fixed: int) -> tuple[np.ndarray, np.ndarray, int]:
     levels, probs, size = as_finite("levels", levels), as_distribution(probs), int(as_count("M", M))
     if levels.ndim != 1 or levels.shape != probs.shape or levels.size == 0:
-        raise ValueError(
-            f"levels and probs must both be [K], got {list(levels.shape)} and {list(probs.shape)}"
-        )
+        raise ValueError(f"levels and probs must both be [K], got {list(levels.shape)} and {list(probs.shape)}")
     K = levels.size
     cost = math.comb(max(size - fixed, 0) + K - 1, K - 1) * size * K**fixed
     if cost > MAX_ADVANTAGES:
