@@ -1,6 +1,6 @@
 """The learner's throughput against the least that its tokens could cost.
 
-    python benchmarks/learner.py [--model tiny] [--threads 1] [--laps 9]
+    python benchmarks/learner.py [--model tiny] [--threads 1] [--laps 9] [--completion 20 48]
 
 Ours is one optimizer step over micro-batches as the training loop prepares them: rows of mixed lengths, padded,
 log-probabilities, entropy, clipped surrogate, metrics, gradient norm. The bare step is a forward and backward
@@ -20,18 +20,21 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from transformers.utils.logging import disable_progress_bar
 
 from sgrpo_lightning.axes import MicroBatch, Samples
 from sgrpo_lightning.losses import token_mean
 from sgrpo_lightning.modules import PolicyLoss, load_policy
 from sgrpo_lightning.modules.rows import Rows, join_rows, micro_batches
 
-PROMPT, COMPLETION = (12, 16), (20, 48)  # ranges of lengths in tokens, as Countdown's
+PROMPT = (12, 16)  # tokens
 CLIP_NORM = 1.0
 
 
-def random_rows(groups: int, samples: int, vocabulary: int, generator: torch.Generator) -> Rows:
-    """Rows whose lengths vary as a policy's do; every one has an advantage."""
+def random_rows(
+    groups: int, samples: int, completion: tuple[int, int], vocabulary: int, generator: torch.Generator
+) -> Rows:
+    """Rows of uniform lengths, `completion` tokens and a prompt; every one has an advantage."""
 
     def lengths(bounds: tuple[int, int], size: int) -> Tensor:
         return torch.randint(bounds[0], bounds[1] + 1, (size, 1), generator=generator)
@@ -41,8 +44,8 @@ def random_rows(groups: int, samples: int, vocabulary: int, generator: torch.Gen
 
     size = groups * samples
     prompt_mask = torch.arange(PROMPT[1]) >= PROMPT[1] - lengths(PROMPT, groups)
-    mask = torch.arange(COMPLETION[1]) < lengths(COMPLETION, size)
-    completions, logprobs = tokens(size, COMPLETION[1]), torch.zeros(mask.shape)
+    mask = torch.arange(completion[1]) < lengths(completion, size)
+    completions, logprobs = tokens(size, completion[1]), torch.zeros(mask.shape)
     prompts = tokens(groups, PROMPT[1])
     drawn = Samples(prompts, prompt_mask, completions, mask, logprobs, torch.zeros(size, dtype=torch.bool))
     return join_rows(drawn, torch.randn(groups, samples, generator=generator))
@@ -92,18 +95,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--laps", type=int, default=9)
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--completion", type=int, nargs=2, default=(20, 48), help="shortest and longest, tokens")
     parser.add_argument("--micro-batch-size", type=int, default=64)
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse()
+    disable_progress_bar()
     torch.set_num_threads(arguments.threads)
     generator, size = torch.Generator().manual_seed(0), arguments.micro_batch_size
     model = load_policy(arguments.model).model.train()
     vocabulary = model.config.vocab_size
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    rows = random_rows(arguments.prompts, arguments.samples, vocabulary, generator)
+    rows = random_rows(arguments.prompts, arguments.samples, arguments.completion, vocabulary, generator)
     batches, bare = prepared(rows, size), dense(rows, size, vocabulary, generator)
     loss = PolicyLoss(reduction=token_mean)
     ours_s, bare_s = [], []
@@ -113,9 +118,7 @@ def main() -> None:
     tokens, bare_tokens = int(rows.length.sum()), sum(batch.numel() for batch in bare)
     padded = sum(batch.input_ids.numel() for batch in batches)
     ratio = median(b / bare_tokens * tokens / o for o, b in zip(ours_s[1:], bare_s[1:], strict=True))
-    print(
-        f"{len(rows.advantages)} rows, {tokens} tokens, {padded / tokens - 1:.1%} padding, {arguments.threads} threads"
-    )
+    print(f"{len(rows.advantages)} rows, {tokens} tokens, {padded / tokens - 1:.1%} padding")
     print(f"ours   {tokens / median(ours_s[1:]):8.0f} tokens per CPU second")
     print(f"bare   {bare_tokens / median(bare_s[1:]):8.0f} tokens per CPU second")
     print(f"ratio  {ratio:8.2f}")

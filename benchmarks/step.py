@@ -19,7 +19,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -102,7 +102,8 @@ def _clocks() -> tuple[float, float]:
 
 def ours(setting: Setting, on_lap: Callable[[Facts], None], *, kl: str, micro_batch_size: int) -> None:
     """A fit as a user writes it."""
-    policy, task, plan = load_policy(setting.model), CountdownTask(), setting.plan(micro_batch_size)
+    task: Any = CountdownTask()
+    policy, plan = load_policy(setting.model), setting.plan(micro_batch_size)
     loss = PolicyLoss(reduction=token_mean, clip_low=CLIP_LOW, clip_high=CLIP_HIGH, beta=setting.beta, kl=kl)
     module = PolicyModule(
         policy,
@@ -138,7 +139,8 @@ class _OurLap(L.Callback):
 
 def trl(setting: Setting, on_lap: Callable[[Facts], None], *, micro_batch_size: int) -> None:
     """The same training by TRL, with what costs time and is not training switched off."""
-    task, policy = CountdownTask(), load_policy(setting.model)
+    task: Any = CountdownTask()
+    policy = load_policy(setting.model)
     prompts = PromptDataModule(policy, task, plan=setting.plan(micro_batch_size))
     examples = [example for iteration in range(setting.iterations) for example in prompts.prompts(iteration)]
     facts: Facts = {}
@@ -208,7 +210,7 @@ class _TheirLap(TrainerCallback):
             self.on_lap()
 
 
-def race(setting: Setting, contenders: dict[str, Callable[..., None]], threads: int) -> Relay:
+def race(setting: Setting, contenders: Mapping[str, Callable[..., None]], threads: int) -> Relay:
     """Run all contenders, one lap at a time."""
     relay = Relay(list(contenders))
 

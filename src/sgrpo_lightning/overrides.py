@@ -79,10 +79,15 @@ def _check_name(prefix: str, name: str, known: Iterable[str]) -> None:
     names = list(known)
     if name in names or name == "None":
         return
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    # A key that was named without its group: tau for objective.tau.
-    near = near or [key for key in names if key.rpartition(".")[2] == name]
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(sorted(names)[:30])}"
+    parent, _, leaf = name.rpartition(".")
+    beside = {key.rpartition(".")[2]: key for key in names if parent and key.rpartition(".")[0] == parent}
+    if beside:  # the part before the last dot exists, so look there alone
+        near = [beside[close] for close in difflib.get_close_matches(leaf, beside, n=1, cutoff=0.5)]
+    else:  # perhaps a key that was named without its group: tau for objective.tau
+        near = sorted((key for key in names if key.rpartition(".")[2] == name), key=len)
+        near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    there = sorted(key for key in beside.values() or names if not key.rpartition(".")[2].startswith("_"))
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(there[:30])}"
     raise ValueError(f"unknown {prefix}{name}; {hint}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import sys
 import time
 import warnings
@@ -19,6 +20,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -51,11 +53,15 @@ def _reported(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
     try:
         return function(cfg)
     except InstantiationException as error:
-        if isinstance(error.__cause__, (ValueError, OSError, ImportError)):
-            sys.exit(f"error: {error.__cause__}")
+        if isinstance(error.__cause__, (ValueError, OSError, ImportError, MisconfigurationException)):
+            sys.exit(f"error: {str(error.__cause__).splitlines()[0]}")
         raise
     except (ConfigurationError, OmegaConfBaseException) as error:
         sys.exit(f"error: {str(error).splitlines()[0]}")
+
+
+INTERRUPTED = 130
+"""Exit code of a run that was asked to stop; it ends a sweep too."""
 
 
 class ConfigurationError(ValueError):
@@ -104,9 +110,10 @@ def settle(cfg: DictConfig) -> None:
         cfg.identity = {"domain": domain, "task": subject, "objective": objective, "seed": cfg.seed}
         if cfg.run_dir is None:
             cfg.run_dir = f"runs/{domain}/{subject}/{objective}/{cfg.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if cfg.trainer.accelerator == "auto":  # not Apple's GPU: it lacks float64
+            cfg.trainer.accelerator = "cuda" if torch.cuda.is_available() else "cpu"
         if cfg.trainer.precision is None:
-            on_gpu = cfg.trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-            cfg.trainer.precision = "bf16-mixed" if on_gpu else "32-true"
+            cfg.trainer.precision = "32-true" if cfg.trainer.accelerator == "cpu" else "bf16-mixed"
     OmegaConf.resolve(cfg)
 
 
@@ -117,21 +124,29 @@ def build(cfg: DictConfig) -> tuple[L.LightningModule, L.LightningDataModule, L.
     """
     make = partial(instantiate, _convert_="all")
     module, datamodule = (make(cfg[name], _partial_=True) for name in ("module", "datamodule"))
-    _try_head(**module.keywords)
+    _try_settings(**module.keywords)
     callbacks, loggers = ([make(node) for node in group.values() if node] for group in (cfg.callbacks, cfg.logger))
-    trainer = make(cfg.trainer, _partial_=True)(callbacks=callbacks, logger=loggers)
-    shared = {name: make(cfg[key]) for name, key in cfg.shared.items()}
-    return module(**shared), datamodule(**shared), trainer
-
-
-def _try_head(*, head: Any = None, plan: Any = None, **_: Any) -> None:
-    """Give a copy of the advantage head one group without signal: what it refuses, it refuses now."""
-    if head is None or plan is None:
-        return
+    trainer = make(cfg.trainer, _partial_=True)
     try:
-        copy.deepcopy(head)(torch.zeros(1, plan.samples_per_group))
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"objective: {error}") from error
+        trainer = trainer(callbacks=callbacks, logger=loggers)
+        shared = {name: make(cfg[key]) for name, key in cfg.shared.items()}
+        return module(**shared), datamodule(**shared), trainer
+    except (ValueError, MisconfigurationException) as error:
+        raise ConfigurationError(error) from error
+
+
+def _try_settings(*, head: Any = None, plan: Any = None, optimizer: Any = None, **_: Any) -> None:
+    """Use once, on next to nothing, what is used only after the first rollout: what it refuses, it refuses now."""
+    trials: dict[str, Callable[[], Any]] = {}
+    if head is not None and plan is not None:
+        trials["objective"] = lambda: copy.deepcopy(head)(torch.zeros(1, plan.samples_per_group))
+    if optimizer is not None:
+        trials["optimizer"] = lambda: optimizer([torch.nn.Parameter(torch.zeros(1))])
+    for name, trial in trials.items():
+        try:
+            trial()
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{name}: {error}") from error
 
 
 def latest_checkpoint(run_dir: Path) -> Path:
@@ -143,6 +158,8 @@ def latest_checkpoint(run_dir: Path) -> Path:
 
 
 def _introduce(cfg: DictConfig, run_dir: Path) -> None:
+    if not cfg.resume and any((run_dir / "checkpoints").glob("*.ckpt")):
+        raise ConfigurationError(f"run_dir={run_dir} holds a run already; resume={run_dir} goes on with it")
     run_dir.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(cfg, run_dir / "config.yaml")
     facts = provenance([a for a in _arguments() if not a.startswith("resume=")], seed=cfg.seed)
@@ -157,6 +174,8 @@ def _conclude(trainer: L.Trainer, run_dir: Path) -> None:
             f"stopped after {trainer.current_epoch} of {trainer.max_epochs} iterations; go on with\n"
             f"  python {Path(sys.argv[0]).name} resume={run_dir}"
         )
+        if "LOCAL_RANK" not in os.environ:  # torchrun would take it for a failure
+            sys.exit(INTERRUPTED)
         return
     if not summary_file.is_file():
         print("done")
@@ -173,7 +192,8 @@ def _arguments() -> list[str]:
     name, sources = hydra_cfg.job.config_name, hydra_cfg.runtime.config_sources
     flags = [] if name == Path(sys.argv[0]).stem else [f"--config-name={name}"]
     flags += [f"--config-dir={source.path}" for source in sources if source.provider == "command-line"]
-    return [*flags, *hydra_cfg.overrides.task]
+    search = [override for override in hydra_cfg.overrides.hydra if override.startswith("hydra.searchpath=")]
+    return [*flags, *search, *hydra_cfg.overrides.task]
 
 
 def _quieten() -> None:

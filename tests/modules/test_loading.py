@@ -23,7 +23,7 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def hub_folder(tmp_path_factory):
-    """A random Qwen2 with a tokenizer of Qwen2's own class: byte-level BPE, no pad token, two end tokens."""
+    """A random Qwen2 with a tokenizer of Qwen2's own class: byte-level BPE, a chat template, two end tokens."""
     folder = tmp_path_factory.mktemp("hub")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -53,7 +53,7 @@ def test_a_folder_with_a_tokenizer_class_of_its_own(hub_folder):
     policy = load_policy(str(hub_folder))
     tokenizer = policy.tokenizer
     assert type(tokenizer).__name__.startswith("Qwen2Tokenizer")
-    assert (tokenizer.padding_side, tokenizer.pad_token_id) == ("left", tokenizer.eos_token_id)
+    assert (tokenizer.padding_side, tokenizer.pad_token, tokenizer.eos_token) == ("left", END, TURN)
     assert policy.eos_token_ids == sorted(tokenizer.convert_tokens_to_ids([TURN, END]))
     text = "Make 24 from 12, 7.\n(3+4)*é"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
@@ -130,6 +130,14 @@ def test_weights_and_precision_of_a_folder(policy_folder, make_policy):
     assert load_policy(str(policy_folder), dtype="bfloat16").model.dtype == torch.bfloat16
 
 
+def test_a_tokenizer_without_padding_pads_with_its_end_token(tmp_path, make_policy):
+    tokenizer = make_policy().tokenizer
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_tokenizer(str(tmp_path))
+    assert loaded.pad_token_id == loaded.eos_token_id == tokenizer.eos_token_id
+
+
 def test_a_tokenizer_without_an_end_token(tmp_path, make_policy):
     tokenizer = make_policy().tokenizer
     tokenizer.eos_token = None
@@ -145,7 +153,7 @@ def test_a_folder_that_is_not_there(path):
 
 
 def test_an_unknown_hub_id_fails_offline():
-    with pytest.raises(OSError, match="no-such-owner/no-such-policy"):
+    with pytest.raises(ValueError, match=r"model\.path=no-such-owner/no-such-policy cannot be loaded: "):
         load_policy("no-such-owner/no-such-policy")
 
 

@@ -24,7 +24,7 @@ def fit(policy, task, steps, **knobs):
     module = SupervisedModule(
         policy,
         task,
-        optimizer=partial(torch.optim.Adam, lr=0.02),
+        optimizer=partial(torch.optim.Adam, lr=0.005),
         scheduler=lambda optimizer, num_training_steps: torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0),
     )
     trainer = L.Trainer(
@@ -57,9 +57,9 @@ def test_the_loss_is_the_mean_over_completion_tokens(make_policy):
 
 
 def test_it_learns_a_demonstration_by_heart(make_policy):
-    policy = make_policy()
-    trainer = fit(policy, OneAnswer(), 40, micro_batch_size=4)
-    assert trainer.global_step == 40
+    policy = make_policy(hidden_size=64)
+    trainer = fit(policy, OneAnswer(), 50, micro_batch_size=4)
+    assert trainer.global_step == 50
     prompt = torch.tensor([policy.tokenizer("<|user|>Make 3.<|assistant|>")["input_ids"]])
     written = policy.model.eval().generate(prompt, max_new_tokens=6, do_sample=False)[0, prompt.shape[1] :]
     assert policy.tokenizer.decode(written) == f"7*3{policy.tokenizer.eos_token}"

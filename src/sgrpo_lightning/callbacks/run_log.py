@@ -54,10 +54,12 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def forget_after(self, iteration: int) -> None:
-        """Drop rows of iterations that a checkpoint does not hold: a resumed run will log them again."""
-        kept = [row for row in self.rows if row.get("iteration", 0) <= iteration]
-        if len(kept) < len(self.rows):
-            self.rows = kept
+        """Drop rows of iterations that a checkpoint does not hold: a resumed run will log them again.
+
+        Both files are written anew, for a kill may also have cut their last lines short.
+        """
+        self.rows = kept = [row for row in self.rows if row.get("iteration", 0) <= iteration]
+        if (self.folder / "metrics.jsonl").is_file():
             _replace(self.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
             _write_csv(self.folder / "metrics.csv", kept)
         self._offset, self._started = kept[-1]["elapsed"] if kept else 0.0, time.perf_counter()

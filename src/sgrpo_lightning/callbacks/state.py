@@ -61,15 +61,16 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 class GracefulStop(L.Callback):
-    """The first Ctrl-C (or SIGTERM) ends the run after this iteration's checkpoint; the second ends it at once."""
+    """Ctrl-C or SIGTERM ends the run after this iteration's checkpoint; another Ctrl-C ends it at once."""
 
     def __init__(self) -> None:
         self.asked = False
         self._previous: dict[int, Any] = {}
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        # By now Lightning has its own handler, which this one replaces: that would end the run within the iteration.
         def ask(number: int, _: Any) -> None:
-            if self.asked:
+            if self.asked and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.asked = True
             print("\nstopping after this iteration; once more to stop at once", flush=True)

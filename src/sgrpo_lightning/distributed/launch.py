@@ -19,8 +19,7 @@ def processes_to_launch(accelerator: str, devices: Any, num_nodes: int) -> int:
     if "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ or num_nodes > 1:
         return 0
     if devices in ("auto", -1):
-        on_gpu = accelerator in ("auto", "gpu", "cuda")
-        devices = torch.cuda.device_count() if on_gpu else 1
+        devices = 1 if accelerator == "cpu" else torch.cuda.device_count()
     count = len(devices) if isinstance(devices, (list, tuple)) else int(devices)
     return count if count > 1 else 0
 
@@ -34,6 +33,14 @@ def launch(processes: int, overrides: Sequence[str]) -> None:
         "--standalone",
         f"--nproc-per-node={processes}",
     ]
-    done = subprocess.run([*torchrun, sys.argv[0], *overrides], check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    if code := _wait(subprocess.Popen([*torchrun, sys.argv[0], *overrides])):
+        sys.exit(code)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code. A Ctrl-C reaches the processes of the run by itself: they finish the iteration, this one waits."""
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,14 @@ def load_policy(
         gradient_checkpointing: trade time for memory while learning; switched off around sampling.
         lora: arguments of `peft.LoraConfig`; the base weights are then frozen.
     """
+    if dtype not in DTYPES:
+        raise ValueError(f"model.dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     source = _resolve(path)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        source, dtype=getattr(torch, dtype), attn_implementation=attn_implementation
-    )
+    knobs = {"dtype": getattr(torch, dtype), "attn_implementation": attn_implementation}
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, **knobs)
+    except OSError as error:
+        raise ValueError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
     tokenizer = load_tokenizer(source)
     if lora is not None:
         from peft import LoraConfig, get_peft_model

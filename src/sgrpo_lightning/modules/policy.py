@@ -192,6 +192,7 @@ class PolicyModule(L.LightningModule):
         row = {name: self.over_ranks(name, value) for name, value in metrics.items()}
         row["seconds/sample"], row["seconds/learn"] = self._sampled - self._started, learned - self._sampled
         row["tokens_per_second"] = row["tokens/sum"] / (learned - self._started)
+        row["samples"] = (self.iteration + 1) * rows
         row["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
         return {name: value for name, value in row.items() if math.isfinite(value)}
 

@@ -1,0 +1,51 @@
+"""Two gloo processes against one, on the same rollouts."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from two_ranks import CASES, trained
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory):
+    file = tmp_path_factory.mktemp("ranks") / "results.pt"
+    path = os.pathsep.join([str(HERE), str(HERE.parent / "run")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run(
+        [*command, str(HERE / "two_ranks.py"), str(file)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=280,
+    )
+    return dict(zip(CASES, torch.load(file), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_two_ranks_learn_what_one_does(on_two_ranks, case):
+    """Weights and every measurement, for each reduction, with and without the reference KL.
+
+    The groups, of which one in four or so has no signal, fall on the ranks unevenly.
+    """
+    two, one = on_two_ranks[case], trained(*case, world_size=1)
+    start = weights_at_the_start()
+    assert 1e-3 < (one["weights"] - start).norm() < 10
+    assert (two["weights"] - one["weights"]).norm() < 1e-6 * (one["weights"] - start).norm()
+    names = [name for name in one["row"] if "seconds" not in name and name != "tokens_per_second"]
+    assert 0 < one["row"]["no_signal/frac"] < 1
+    assert {name: two["row"][name] for name in names} == pytest.approx(
+        {name: one["row"][name] for name in names}, rel=1e-4, abs=1e-6
+    )
+
+
+def weights_at_the_start():
+    from sgrpo_lightning.modules.tiny import tiny_policy
+
+    model = tiny_policy(hidden_size=32, layers=1, heads=1).model
+    model.double().model.norm.weight.data.mul_(5)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
