@@ -9,6 +9,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from loop import run
 from toys import LetterTask
 
 from sgrpo_lightning.callbacks import (
@@ -25,7 +26,6 @@ from sgrpo_lightning.callbacks.state import random_state, set_random_state
 from sgrpo_lightning.evaluation import pass_statistics
 from sgrpo_lightning.modules import load_policy
 from sgrpo_lightning.rewards import Outcome
-from loop import run
 
 
 def test_pass_statistics_by_hand():
@@ -50,7 +50,9 @@ def policy(make_policy):
 def test_held_out_evaluation_asks_held_out_questions(policy):
     task = LetterTask(letters=1)
     asked = []
-    task.grade = lambda completion, example, grade=task.grade: asked.append(example.answer) or grade(completion, example)
+    task.grade = lambda completion, example, grade=task.grade: (
+        asked.append(example.answer) or grade(completion, example)
+    )
     evaluation = HeldOutEvaluation(every_n_iterations=2, samples_per_question=4, ks=(1, 2, 8), max_questions=3)
     module, rows = run(policy, task, iterations=5, callbacks=[evaluation])
     held_out = [answer for answer in asked if answer >= 8]

@@ -27,7 +27,7 @@ def asked(module, iterations, **ranks):
 def test_each_pass_is_a_new_permutation():
     """Ten questions, four at a time: five iterations are two passes."""
     twice = asked(data(), range(5))
-    assert Counter(twice) == {n: 2 for n in range(10)}
+    assert Counter(twice) == dict.fromkeys(range(10), 2)
     assert sorted(twice[:10]) == sorted(twice[10:]) == list(range(10))
     assert twice[:10] != twice[10:]
     assert twice[:10] != list(range(10))

@@ -12,7 +12,6 @@ README, OBJECTIVES, METRICS, LOG = (
     for name in ("README.md", "docs/objectives.md", "docs/metrics.md", "docs/LOG.md")
 )
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-MADE_BY_A_RUN = {"docs/countdown.png"}
 TINY = ["model=scratch", "model.hidden_size=32", "model.layers=1", "model.heads=1", "trainer.accelerator=cpu"]
 
 

@@ -100,4 +100,6 @@ def gradient_of(model, batches, loss, reference=None):
 
 
 def flat_gradient(model):
-    return torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()])
+    return torch.cat(
+        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()]
+    )

@@ -108,7 +108,9 @@ def test_special_tokens_inside_a_completion_are_kept(hub_folder):
     tokenizer = load_tokenizer(str(hub_folder))
     ids = tokenizer("<|im_start|>a<|im_end|>")["input_ids"]
     empty = torch.zeros(2, len(ids))
-    samples = Samples(empty, empty, torch.tensor([ids, ids]), torch.tensor([[True] * 3, [True, True, False]]), empty, empty)
+    samples = Samples(
+        empty, empty, torch.tensor([ids, ids]), torch.tensor([[True] * 3, [True, True, False]]), empty, empty
+    )
     assert read_completions(tokenizer, samples, [tokenizer.eos_token_id]) == ["<|im_start|>a", "<|im_start|>a"]
 
 

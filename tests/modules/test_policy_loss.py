@@ -184,7 +184,9 @@ def test_neither_does_the_size_of_a_chunk(model, old, reference):
 def test_rows_without_an_advantage_are_read_for_the_kl_alone(model, reference, beta):
     """Four rows have advantage 0: row 10, and the second group."""
     _, _, batches = fast_gradient(model, made_up_samples(300), policy_loss(beta=beta), reference=reference)
-    learned = {row for batch in batches for row in batch.source[batch.weight != 0].div(7, rounding_mode="floor").tolist()}
+    learned = {
+        row for batch in batches for row in batch.source[batch.weight != 0].div(7, rounding_mode="floor").tolist()
+    }
     assert learned == set(range(12)) - (set() if beta else {3, 4, 5, 10})
 
 

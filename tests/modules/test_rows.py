@@ -69,7 +69,9 @@ def test_missing_micro_batches_are_one_row_without_weight(rows):
 
 
 def test_nothing_to_learn_from(rows):
-    batches = micro_batches(rows, torch.tensor([], dtype=torch.long), torch.ones(N, T), torch.ones(N, T), size=2, count=2)
+    batches = micro_batches(
+        rows, torch.tensor([], dtype=torch.long), torch.ones(N, T), torch.ones(N, T), size=2, count=2
+    )
     assert [batch.weight.sum().item() for batch in batches] == [0, 0]
 
 

@@ -20,7 +20,9 @@ class OneAnswer(LetterTask):
 
 
 def fit(policy, task, steps, **knobs):
-    data = DemonstrationDataModule(policy, task, steps=steps, batch_size=8, **{"micro_batch_size": 8, "seed": 0} | knobs)
+    data = DemonstrationDataModule(
+        policy, task, steps=steps, batch_size=8, **{"micro_batch_size": 8, "seed": 0} | knobs
+    )
     module = SupervisedModule(
         policy,
         task,

@@ -69,7 +69,11 @@ def test_it_learns_with_everything_on(make_policy):
 def test_the_loop_reads_rewards_once_and_learns_from_advantages(make_policy):
     """A head that asks for the opposite gets the opposite."""
     _, rows = run(
-        make_policy(), LetterTask(letters=1), iterations=10, max_new_tokens=1, head=lambda r: r.mean(-1, keepdim=True) - r
+        make_policy(),
+        LetterTask(letters=1),
+        iterations=10,
+        max_new_tokens=1,
+        head=lambda r: r.mean(-1, keepdim=True) - r,
     )
     assert rows[-1]["reward/mean"] < 0.12
 
@@ -154,7 +158,12 @@ def test_measurements_of_an_iteration(make_policy):
     assert row["pass_rate/mean"] == pytest.approx(sum(r["reward"] > 0.5 for r in records) / 64)
     assert row["length/mean"] == pytest.approx(mask.sum().item() / 64)
     assert row["tokens/sum"] == mask.sum()
-    assert row["truncated/frac"] == pytest.approx((~torch.isin(module.rollout.samples.completion_ids, torch.tensor(policy.eos_token_ids)).any(-1)).float().mean().item())
+    assert row["truncated/frac"] == pytest.approx(
+        (~torch.isin(module.rollout.samples.completion_ids, torch.tensor(policy.eos_token_ids)).any(-1))
+        .float()
+        .mean()
+        .item()
+    )
     assert row["tokens_per_second"] == pytest.approx(
         row["tokens/sum"] / (row["seconds/sample"] + row["seconds/learn"]), rel=1e-3
     )

@@ -156,7 +156,9 @@ def test_the_short_keys_reach_what_they_name(small):
 
 def test_a_head_meets_the_group_size_before_the_model_is_loaded(small, monkeypatch):
     monkeypatch.setattr("sgrpo_lightning.modules.loading._resolve", lambda path: pytest.fail("the model was loaded"))
-    with pytest.raises(ConfigurationError, match="objective: k must be an integer from 1 to samples per group = 4, got 9"):
+    with pytest.raises(
+        ConfigurationError, match="objective: k must be an integer from 1 to samples per group = 4, got 9"
+    ):
         built("objective=pass_at_k", "objective.k=9", "samples_per_group=4", *small)
 
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from conftest import ROOT
 
+from sgrpo_lightning.run import latest_checkpoint
+
 LENGTH = 4  # iterations
 # Everything that carries state: Adam, several inner steps, a reference policy, a schedule that falls.
 STATEFUL = [
@@ -25,8 +27,7 @@ STATEFUL = [
 
 
 def checkpoint(folder):
-    (file,) = (folder / "checkpoints").glob("*.ckpt")
-    return torch.load(file, weights_only=True)
+    return torch.load(latest_checkpoint(folder), weights_only=True)
 
 
 def rows(folder):
@@ -49,7 +50,9 @@ def assert_identical(one, other):
     assert first["param_groups"] == second["param_groups"]
     assert first["state"].keys() == second["state"].keys() != set()
     for index, state in first["state"].items():
-        assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(second["state"][index][k])) for k, v in state.items())
+        assert all(
+            torch.equal(torch.as_tensor(v), torch.as_tensor(second["state"][index][k])) for k, v in state.items()
+        )
     assert a["lr_schedulers"] == b["lr_schedulers"]
     assert rows(one) == rows(other)
 

@@ -85,7 +85,14 @@ def test_logprobs_of_a_model_with_a_window_and_a_soft_cap(gemma, prompts):
 def test_near_zero_temperature_is_greedy_generation(model, prompts, compact_at, max_rows):
     ends = common_ends(model)[::3]
     samples = generate(
-        model, prompts, samples=3, eos=ends, temperature=1e-4, max_new_tokens=20, compact_at=compact_at, max_rows=max_rows
+        model,
+        prompts,
+        samples=3,
+        eos=ends,
+        temperature=1e-4,
+        max_new_tokens=20,
+        compact_at=compact_at,
+        max_rows=max_rows,
     )
     ids, mask = prompts
     greedy = model.generate(
@@ -160,7 +167,9 @@ def test_padding_may_be_the_end_token(model, prompts):
     """Masks go by position: a token that ends a row counts although padding looks the same."""
     ids, mask = prompts
     end = common_ends(model)[::4][0]
-    samples = generate(model, (ids.where(mask, torch.tensor(end)), mask), samples=8, eos=common_ends(model)[::4], pad=end)
+    samples = generate(
+        model, (ids.where(mask, torch.tensor(end)), mask), samples=8, eos=common_ends(model)[::4], pad=end
+    )
     other = generate(model, prompts, samples=8, eos=common_ends(model)[::4])
     assert torch.equal(samples.completion_mask, other.completion_mask)
     assert torch.equal(samples.truncated, other.truncated)
