@@ -8,13 +8,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+import torch
+
 # Before the first import of a library that reads them.
 _cache = tempfile.TemporaryDirectory()
 atexit.register(_cache.cleanup)
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": _cache.name}
-
-import pytest
-import torch
 
 torch.set_num_threads(1)
 

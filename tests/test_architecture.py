@@ -16,7 +16,7 @@ LIGHT = {"axes", "heads", "geometry", "losses", "rewards", "metrics"}
 MIDDLE = LIGHT | {"samplers", "tasks", "evaluation", "report", "distributed", "provenance"}
 # What each part may import of the others; the parts of LIGHT import nothing of one another.
 MAY_IMPORT = {
-    **dict.fromkeys(LIGHT, set()),
+    **{key: set() for key in LIGHT},
     "samplers": LIGHT,
     "tasks": LIGHT,
     "evaluation": MIDDLE,

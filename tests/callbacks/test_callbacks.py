@@ -85,7 +85,9 @@ def test_evaluation_does_not_disturb_training(make_policy):
 
 
 def test_sample_files(policy, tmp_path):
-    module, rows = run(policy, LetterTask(), iterations=5, callbacks=[SampleFiles(str(tmp_path), every_n_iterations=2)])
+    _module, rows = run(
+        policy, LetterTask(), iterations=5, callbacks=[SampleFiles(str(tmp_path), every_n_iterations=2)]
+    )
     files = sorted(path.name for path in (tmp_path / "samples").iterdir())
     assert files == [f"iteration-00000{n}-rank-0.jsonl" for n in (1, 2, 4)]
     records = [json.loads(line) for line in (tmp_path / "samples" / files[0]).read_text().splitlines()]

@@ -77,9 +77,7 @@ def test_weight_and_objective_match_fifty_digits(M, tau):
 
 def test_largest_group_matches_fifty_digits():
     assert_allclose(softmax_grpo_weight(0.003, tau=0.05, M=4096), exact_weight(0.003, 0.05, 4096), rtol=1e-10)
-    assert_allclose(
-        softmax_grpo_objective(0.003, tau=0.05, M=4096), exact_objective(0.003, 0.05, 4096), rtol=1e-10
-    )
+    assert_allclose(softmax_grpo_objective(0.003, tau=0.05, M=4096), exact_objective(0.003, 0.05, 4096), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +96,7 @@ def test_objective_reference_values_and_incomplete_beta():
     values = softmax_grpo_objective(np.array(rates), tau=0.3, M=8)
     assert_allclose(values, [0.0533157531475, 1.57876415936, 2.21844242997], rtol=1e-11)
     gaps = exact_gaps(8, 0.3)
-    literal = [
-        sum(gaps[s] * mp.betainc(s + 1, 8 - s, 0, p, regularized=True) for s in range(8)) / 8 for p in rates
-    ]
+    literal = [sum(gaps[s] * mp.betainc(s + 1, 8 - s, 0, p, regularized=True) for s in range(8)) / 8 for p in rates]
     assert_allclose(values, np.array(literal, dtype=float), rtol=1e-13)
 
 
@@ -126,10 +122,7 @@ def test_weight_is_the_derivative_of_the_objective():
 
 @pytest.mark.parametrize(("p", "tau"), [(0.05, 0.3), (0.3, 0.3), (0.9, 1.0)])
 def test_mean_field_is_reached_as_one_over_m(p, tau):
-    errors = [
-        softmax_grpo_weight(p, tau=tau, M=M) - softmax_grpo_mean_field_weight(p, tau=tau)
-        for M in (1024, 2048)
-    ]
+    errors = [softmax_grpo_weight(p, tau=tau, M=M) - softmax_grpo_mean_field_weight(p, tau=tau) for M in (1024, 2048)]
     assert abs(errors[0]) < 0.1
     assert_allclose(errors[1] / errors[0], 0.5, rtol=0.02)  # the next order in 1/M is left out
 

@@ -35,9 +35,7 @@ def test_grpo_reference_values():
 
 
 def test_maxrl_truncates_the_likelihood_at_m_minus_one():
-    assert_allclose(
-        population_weight(heads.maxrl_advantages, RATES, M=8), maxrl_weight(RATES, T=7), rtol=1e-12
-    )
+    assert_allclose(population_weight(heads.maxrl_advantages, RATES, M=8), maxrl_weight(RATES, T=7), rtol=1e-12)
 
 
 def test_linear_heads_weigh_all_prompts_alike():
@@ -53,9 +51,7 @@ def test_pass_at_k(k):
     assert_allclose(population_objective(head, RATES, M=8), 1 - (1 - RATES) ** k, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    "head", [heads.reinforce_advantages, heads.rloo_advantages, heads.dr_grpo_advantages]
-)
+@pytest.mark.parametrize("head", [heads.reinforce_advantages, heads.rloo_advantages, heads.dr_grpo_advantages])
 def test_conservative_heads(head):
     assert_allclose(curl(head, LEVELS, PROBS, M=6), np.zeros((2, 2)), atol=1e-13)
 

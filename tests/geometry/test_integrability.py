@@ -74,9 +74,7 @@ def test_the_counterexample_of_eq_8():
     assert_allclose(jacobian, [[0, -1 / 15], [1 / 15, 0]], atol=1e-15)
     assert_allclose(curl(softmax_head, LEVELS, PROBS, M=2), [[0, -2 / 15], [2 / 15, 0]], atol=1e-15)
     # m1 - m3 = -p2/15 - 3/5 and m2 - m3 = p1/15 - 1/3, at p = (0.2, 0.5, 0.3)
-    assert_allclose(
-        one_form(softmax_head, LEVELS, PROBS, M=2), [-0.5 / 15 - 0.6, 0.2 / 15 - 1 / 3], rtol=1e-14
-    )
+    assert_allclose(one_form(softmax_head, LEVELS, PROBS, M=2), [-0.5 / 15 - 0.6, 0.2 / 15 - 1 / 3], rtol=1e-14)
 
 
 @pytest.mark.parametrize("probs", [PROBS, [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
@@ -118,9 +116,7 @@ def test_non_conservative_heads(head, M):
 def test_two_levels_have_nothing_to_fail(head):
     assert curl(head, [0.0, 1.0], [0.3, 0.7], M=8).tolist() == [[0.0]]
     # the coordinate is the failure rate, so the form is -omega
-    assert_allclose(
-        one_form(head, [0.0, 1.0], [0.3, 0.7], M=8), -population_weight(head, 0.7, M=8), rtol=1e-13
-    )
+    assert_allclose(one_form(head, [0.0, 1.0], [0.3, 0.7], M=8), -population_weight(head, 0.7, M=8), rtol=1e-13)
 
 
 def test_two_levels_in_disguise():

@@ -107,9 +107,7 @@ def test_objective_is_eq_16_and_the_integral_of_the_weight(head):
     assert_allclose(population_objective(head, p, M=M), literal, rtol=1e-12)
     nodes, weights = roots_legendre(M)
     grid = p[:, None] / 2 * (nodes + 1)
-    assert_allclose(
-        population_objective(head, p, M=M), p / 2 * (population_weight(head, grid, M=M) @ weights)
-    )
+    assert_allclose(population_objective(head, p, M=M), p / 2 * (population_weight(head, grid, M=M) @ weights))
 
 
 def test_one_call_per_group_size():
@@ -125,9 +123,7 @@ def test_one_call_per_group_size():
     assert_allclose(table, np.broadcast_to([0.5, 0.75, 0.75], (8, 3)), rtol=1e-14)
     assert sorted(calls) == [(3, 2), (5, 4)]
     calls.clear()
-    assert_allclose(
-        population_weight(head, np.linspace(0, 1, 9000), M=512), 511 / 512, rtol=1e-11
-    )  # two blocks
+    assert_allclose(population_weight(head, np.linspace(0, 1, 9000), M=512), 511 / 512, rtol=1e-11)  # two blocks
     assert calls == [(513, 512)]
 
 

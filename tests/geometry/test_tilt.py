@@ -23,16 +23,12 @@ def warnings_are_errors():
 
 
 @pytest.mark.parametrize("tau", [0.001, 0.02, 0.3, 10.0, 1e6])
-@pytest.mark.parametrize(
-    "probs", [[0.2, 0.3, 0.5], [1 - 2e-12, 1e-12, 1e-12], [0.0, 0.4, 0.6], [0.4, 0.6, 0.0]]
-)
+@pytest.mark.parametrize("probs", [[0.2, 0.3, 0.5], [1 - 2e-12, 1e-12, 1e-12], [0.0, 0.4, 0.6], [0.4, 0.6, 0.0]])
 def test_log_mgf_matches_fifty_digits(tau, probs):
     rewards = [0.1, 0.25, 1.0]
     with mp.workdps(50):
         total = mp.fsum(mpf(p) for p in probs)
-        exact = mp.log(
-            mp.fsum(mpf(p) / total * mp.exp(mpf(r) / mpf(tau)) for r, p in zip(rewards, probs, strict=True))
-        )
+        exact = mp.log(mp.fsum(mpf(p) / total * mp.exp(mpf(r) / mpf(tau)) for r, p in zip(rewards, probs, strict=True)))
     assert_allclose(log_mgf(rewards, probs, tau=tau), float(exact), rtol=1e-13)
 
 

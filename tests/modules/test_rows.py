@@ -1,5 +1,7 @@
 """Rows and micro-batches, token by token."""
 
+import itertools
+
 import pytest
 import torch
 from fixed_samples import ADVANTAGES, G, M, T, made_up_samples, text_of
@@ -55,7 +57,7 @@ def test_rows_of_like_length_share_a_micro_batch(rows):
     batches = micro_batches(rows, torch.arange(N), torch.ones(N, T), torch.ones(N, T), size=4, count=3)
     lengths = [rows.length[batch.source.div(T, rounding_mode="floor").unique()].tolist() for batch in batches]
     assert sorted(length for part in lengths for length in part) == sorted(rows.length.tolist())
-    assert all(max(a) <= min(b) for a, b in zip(lengths, lengths[1:], strict=False))
+    assert all(max(a) <= min(b) for a, b in itertools.pairwise(lengths))
     assert [batch.input_ids.shape[1] for batch in batches] == [max(part) for part in lengths]
 
 

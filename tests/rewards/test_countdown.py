@@ -84,9 +84,7 @@ def all_games(numbers: list[int]) -> Iterator[tuple[str, Fraction | None]]:
             yield from ((s.format(*order, x, y, z), v) for s, v in zip(SHAPES, values, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("numbers", "solvable"), [([3, 3, 8, 8], True), ([1, 1, 1, 1], False), ([0, 4, 6, 6], True)]
-)
+@pytest.mark.parametrize(("numbers", "solvable"), [([3, 3, 8, 8], True), ([1, 1, 1, 1], False), ([0, 4, 6, 6], True)])
 def test_every_expression_over_four_numbers_is_graded_by_its_exact_value(numbers, solvable):
     right = 0
     for text, value in all_games(numbers):

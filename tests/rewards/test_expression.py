@@ -106,9 +106,7 @@ def test_the_length_bounds_the_nesting_and_the_values():
 
 Tree = int | tuple["Tree", str, "Tree"]
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-TREES = st.recursive(
-    st.integers(0, 99), lambda tree: st.tuples(tree, st.sampled_from("+-*/"), tree), max_leaves=10
-)
+TREES = st.recursive(st.integers(0, 99), lambda tree: st.tuples(tree, st.sampled_from("+-*/"), tree), max_leaves=10)
 
 
 def value_of(tree: Tree) -> Fraction:

@@ -49,7 +49,7 @@ def by_objective(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return dict(sorted(groups.items()))
 
 
-def mean_interval(values: Sequence[float], *, level: float = 0.95) -> tuple[float, float]:
+def mean_interval(values: Sequence[float] | np.ndarray, *, level: float = 0.95) -> tuple[float, float]:
     """Mean and half the width of Student's t interval; nan where one value tells nothing of the spread.
 
     >>> mean, half = mean_interval([0.2, 0.3, 0.4])  # 4.303 * 0.1 / sqrt(3)

@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sgrpo_lightning.axes import Samples
-from sgrpo_lightning.samplers.cache import roomy_cache
 
 
 class HFSampler:
@@ -90,7 +89,7 @@ class HFSampler:
         mask = torch.zeros(shape, dtype=torch.bool, device=prompt_ids.device)
         logprobs = torch.zeros(shape, device=prompt_ids.device)
 
-        cache = roomy_cache(model.config)
+        cache = DynamicCache(config=model.config)
         attention = prompt_mask.long()
         positions = (attention.cumsum(-1) - 1).clamp(min=0)
         logits = _next_logits(model, prompt_ids, attention, positions, cache)
