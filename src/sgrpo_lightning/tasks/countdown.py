@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index
 
@@ -84,8 +84,8 @@ class CountdownTask:
         for problem in problems:
             held = is_held_out(problem.numbers, fraction=held_out_fraction, seed=split_seed)
             (held_out if held else train).append(problem)
-        self.train = self._examples(train, train_size, rng)
-        self.held_out = self._examples(held_out, held_out_size, rng)
+        self.train: Sequence[Example] = self._examples(train, train_size, rng)
+        self.held_out: Sequence[Example] = self._examples(held_out, held_out_size, rng)
         if not self.train or not self.held_out:
             raise ValueError(
                 f"task=countdown has {len(self.train)} training and {len(self.held_out)} held-out problems; "
