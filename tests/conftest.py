@@ -128,7 +128,7 @@ def cli(monkeypatch, capfd, tmp_path):
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def environment():
     """Of a subprocess that runs the toys."""
     path = os.pathsep.join([str(TOYS), os.environ.get("PYTHONPATH", "")])

@@ -115,6 +115,19 @@ def test_some_groups_without_signal(make_policy):
     assert not same(weights(policy.model), before)
 
 
+def test_each_iteration_draws_anew(make_policy):
+    """The same questions to the same policy, for nothing is learned."""
+
+    class Keep(LetterTask):
+        def grade(self, completion, example):
+            seen.append(completion)
+            return super().grade("", example)
+
+    seen = []
+    run(make_policy(), Keep(), iterations=2)
+    assert not set(seen[:64]) & set(seen[64:])
+
+
 def test_the_seed_decides_the_run(make_policy):
     def trained(seed, noise):
         torch.manual_seed(noise)

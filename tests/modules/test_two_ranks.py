@@ -13,13 +13,12 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(tmp_path_factory):
+def on_two_ranks(environment, tmp_path_factory):
     file = tmp_path_factory.mktemp("ranks") / "results.pt"
-    path = os.pathsep.join([str(HERE), str(HERE.parent / "run")])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     subprocess.run(
         [*command, str(HERE / "two_ranks.py"), str(file)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env=environment | {"PYTHONPATH": f"{HERE}{os.pathsep}{environment['PYTHONPATH']}"},
         check=True,
         timeout=280,
     )

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from conftest import TOYS
 
 
-def test_a_run_on_two_devices(cli, quick, tmp_path, monkeypatch):
-    """It ends, leaves one set of records, and its numbers are those of all samples."""
-    monkeypatch.setenv("PYTHONPATH", str(TOYS))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_run_on_two_devices(cli, quick, environment, tmp_path, monkeypatch):
+    """It ends, leaves one set of records, and its numbers are those of all samples; each rank draws its own."""
+    for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, environment[name])
     ended = cli(*quick, "run_dir=here", "trainer.devices=2", "strategy=ddp", "beta=0.01")
     assert not ended.code, ended
     folder = tmp_path / "here"
@@ -23,7 +22,8 @@ def test_a_run_on_two_devices(cli, quick, tmp_path, monkeypatch):
         text = (folder / "samples" / f"iteration-000001-rank-{rank}.jsonl").read_text()
         records.append([json.loads(line) for line in text.splitlines()])
     assert [len(part) for part in records] == [8, 8]
-    assert not {r["prompt"] for r in records[0]} & {r["prompt"] for r in records[1]}
+    for field in ("prompt", "completion"):
+        assert not {r[field] for r in records[0]} & {r[field] for r in records[1]}
     assert rows[1]["reward/mean"] == pytest.approx(sum(r["reward"] for part in records for r in part) / 16)
     assert ended.output.count("done: held-out pass@1") == 1
     assert len(list((folder / "checkpoints").glob("*.ckpt"))) == 1

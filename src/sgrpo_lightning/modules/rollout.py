@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,9 @@ def roll_out(
     asked = [example for example in examples for _ in range(samples_per_group)]
     outcomes = [grade_safely(task, text, example) for text, example in zip(completions, asked, strict=True)]
     rewards = torch.tensor([outcome.reward for outcome in outcomes]).view(len(examples), samples_per_group)
+    if len(rewards) and not (rewards.min() >= 0 and rewards.max() <= 1):
+        # One message without numbers, so that Python shows it once.
+        warnings.warn("rewards leave [0, 1], which tau is meant for: rescale the rewards or tau", stacklevel=2)
     return Rollout(examples, samples, completions, outcomes, rewards.to(device))
 
 
