@@ -63,7 +63,7 @@ class IterationProgress(ProgressBar):
         if self._progress is not None:
             self._progress.update(self._task, completed=done, shown=shown)
         elif self._enabled and trainer.is_global_zero and (done % self.every == 0 or done in (1, trainer.max_epochs)):
-            self.console.print(f"iteration {done}/{trainer.max_epochs}  {shown}", highlight=False)
+            self.console.print(f"iteration {done}/{trainer.max_epochs}  {shown}", highlight=False, soft_wrap=True)
 
     def _shown(self, row: Mapping[str, float]) -> str:
         held_out = {name: name for name in ("eval/pass@1",) if name in row}
