@@ -24,7 +24,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from sgrpo_lightning.distributed.launch import launch, processes_to_launch
+from sgrpo_lightning.distributed.launch import launch, leave_together, processes_to_launch
 from sgrpo_lightning.overrides import check_command_line, flags_first, resumed_command_line
 from sgrpo_lightning.provenance import provenance
 from sgrpo_lightning.report import find_runs, plot_comparison, table
@@ -83,6 +83,7 @@ def train(cfg: DictConfig) -> None:
     trainer.fit(module, datamodule=datamodule, ckpt_path=latest_checkpoint(Path(cfg.resume)) if cfg.resume else None)
     if trainer.is_global_zero:
         _conclude(trainer, run_dir)
+    leave_together()
 
 
 def report(cfg: DictConfig) -> None:

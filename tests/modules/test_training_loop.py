@@ -124,7 +124,7 @@ def test_each_iteration_draws_anew(make_policy):
             return super().grade("", example)
 
     seen = []
-    run(make_policy(), Keep(), iterations=2)
+    run(make_policy(), Keep(), iterations=2, max_new_tokens=8)
     assert not set(seen[:64]) & set(seen[64:])
 
 

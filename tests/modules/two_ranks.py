@@ -13,6 +13,7 @@ from loop import run
 from toys import LetterTask
 
 from sgrpo_lightning.axes import Samples
+from sgrpo_lightning.distributed.launch import leave_together
 from sgrpo_lightning.modules.tiny import tiny_policy
 
 CASES = [(name, beta) for name in REDUCTIONS for beta in (0.0, 0.3)]
@@ -61,3 +62,4 @@ if __name__ == "__main__":
     results = [trained(*case, world_size=2) for case in CASES]
     if torch.distributed.get_rank() == 0:
         torch.save(results, sys.argv[1])
+    leave_together()

@@ -44,3 +44,10 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
             return process.wait()
         except KeyboardInterrupt:
             continue
+
+
+def leave_together() -> None:
+    """End the process group once all ranks are done: one that exits earlier can make another abort at its exit."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
