@@ -38,3 +38,10 @@ def test_rewards_inside_do_not(make_policy, reward):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sample(make_policy(), reward)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_costs_its_sample_the_reward(make_policy, reward):
+    rollout = sample(make_policy(), reward)
+    assert rollout.rewards.eq(0).all()
+    assert rollout.statuses() == {"error": 4}

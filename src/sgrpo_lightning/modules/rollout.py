@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -85,7 +86,10 @@ def read_completions(tokenizer: Any, samples: Samples, eos_token_ids: Sequence[i
 def grade_safely(task: Task, completion: str, example: Example) -> Outcome:
     """The task's outcome; a grader that raises costs this sample a 0, not the run."""
     try:
-        return task.grade(completion, example)
+        outcome = task.grade(completion, example)
+        if not math.isfinite(outcome.reward):
+            raise ValueError(f"a reward must be finite, got {outcome.reward}")
+        return outcome
     except Exception:
         log.exception("the grader failed on %r; the sample gets 0", completion)
         return Outcome(0.0, "error", None)
