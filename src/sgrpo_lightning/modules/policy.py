@@ -187,8 +187,8 @@ class PolicyModule(L.LightningModule):
             "truncated/frac": samples.truncated.sum() / rows,
             "tokens/sum": samples.completion_mask.sum(),
         }
-        for status in get_args(Status):
-            metrics[f"{status}/frac"] = self.rollout.statuses()[status] / rows
+        statuses = self.rollout.statuses()
+        metrics |= {f"{status}/frac": statuses[status] / rows for status in get_args(Status)}
         row = {name: self.over_ranks(name, value) for name, value in metrics.items()}
         row["seconds/sample"], row["seconds/learn"] = self._sampled - self._started, learned - self._sampled
         row["tokens_per_second"] = row["tokens/sum"] / (learned - self._started)
