@@ -42,7 +42,7 @@ def part(path):
 
 
 def imports(path):
-    """(dotted name, depth of functions around it) of every import; a relative one is made absolute."""
+    """(dotted name, depth of functions and of TYPE_CHECKING around it) of every import; relative ones made absolute."""
     found = []
 
     def visit(node, inside):
@@ -52,7 +52,8 @@ def imports(path):
             elif isinstance(child, ast.ImportFrom):
                 package = list(path.relative_to(ROOT / "src").parts[: -child.level]) if child.level else []
                 found.append((".".join([*package, *([child.module] if child.module else [])]), inside))
-            visit(child, inside + isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+            for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+            visit(child, inside + (for_types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)))
 
     visit(ast.parse(path.read_text()), 0)
     return found
@@ -107,13 +108,49 @@ import sys
 import sgrpo_lightning.axes, sgrpo_lightning.heads, sgrpo_lightning.geometry
 import sgrpo_lightning.losses, sgrpo_lightning.rewards, sgrpo_lightning.metrics
 print(*{name.partition(".")[0] for name in sys.modules})
-import sgrpo_lightning.run, sgrpo_lightning.modules, sgrpo_lightning.callbacks, sgrpo_lightning.samplers.hf
+import sgrpo_lightning.run, sgrpo_lightning.callbacks, sgrpo_lightning.samplers.hf
+from sgrpo_lightning.modules import ClassificationModule, PolicyModule, SupervisedModule, resnet
+import datamodules.prompts, datamodules.demonstrations, datamodules.images, datamodules.glyphs, datamodules.imagenet
 print(*{name.partition(".")[0] for name in sys.modules})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     light, all_of_it = (set(line.split()) for line in done.stdout.splitlines())
     assert not light & (HEAVY | {"transformers", "tokenizers", "lightning", "hydra", "omegaconf", "matplotlib"})
     assert not all_of_it & HEAVY
+
+
+def file_of(name):
+    """Of one of our modules or packages; None for any other name."""
+    folder = {"sgrpo_lightning": ROOT / "src", "datamodules": ROOT}.get(name.split(".")[0])
+    stem = folder and folder.joinpath(*name.split("."))
+    candidates = [stem.with_suffix(".py"), stem / "__init__.py"] if stem else []
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def packages_behind(*modules):
+    """The packages of others that our files import on the way to these modules, as far as we ourselves import them."""
+    seen, stack, found = set(), [*modules], set()
+    while stack:
+        name = stack.pop()
+        path = file_of(name)
+        if path is None:
+            found.add(name.split(".")[0])
+        elif name not in seen:
+            seen.add(name)
+            parents = [name.rpartition(".")[0]] if "." in name else []
+            stack += [*parents, *(other for other, inside in imports(path) if not inside)]
+    return found
+
+
+def test_each_domain_runs_without_the_packages_of_the_other():
+    """Lightning imports both by itself where it finds them, so this is read from the source."""
+    shared = ("sgrpo_lightning.run", "sgrpo_lightning.callbacks")
+    images = ("classification", "label_loss", "plan", "schedules", "vision")
+    images = (*(f"sgrpo_lightning.modules.{name}" for name in images), "datamodules.images", "datamodules.imagenet")
+    language = ("sgrpo_lightning.modules.policy", "sgrpo_lightning.modules.loading", "datamodules.prompts")
+    assert "transformers" in packages_behind(*shared, *language)
+    assert not {"transformers", "tokenizers"} & packages_behind(*shared, *images, "datamodules.glyphs")
+    assert "torchvision" not in packages_behind(*shared, *language)
 
 
 @pytest.mark.parametrize("path", FILES, ids=names)

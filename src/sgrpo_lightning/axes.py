@@ -2,6 +2,7 @@
 
 G groups (prompts), M samples per group, N = G * M rows, P prompt tokens, T completion tokens,
 K tokens that train, V vocabulary. Row i belongs to group i // M.
+Images: B images of ch x H x W, C classes; an image is a group, and a sampled label a sample.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 
@@ -51,3 +52,26 @@ class MicroBatch:
     def to(self, device: torch.device | str) -> MicroBatch:
         tensors: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         return MicroBatch(**{name: None if t is None else t.to(device) for name, t in tensors.items()})  # type: ignore[arg-type]
+
+
+NO_LABEL = -1
+"""The label of a row without an image: padding, or a file that cannot be read."""
+
+Draw = tuple[int, int]
+"""(index of an image, number of the draw in the run). Index -1 is padding; number -1 evaluates: nothing is random."""
+
+
+@dataclass(slots=True)
+class ImageBatch:
+    """Images as they travel to the device, which normalises them."""
+
+    images: UInt8[Tensor, "B ch H W"]
+    labels: Int[Tensor, " B"]  # NO_LABEL where there is no image; the pixels are 0 there
+    unreadable: tuple[str, ...] = ()  # names of the files behind such rows
+
+    def pin_memory(self) -> ImageBatch:
+        return ImageBatch(self.images.pin_memory(), self.labels.pin_memory(), self.unreadable)
+
+    def to(self, device: torch.device | str) -> ImageBatch:
+        images, labels = (tensor.to(device, non_blocking=tensor.is_pinned()) for tensor in (self.images, self.labels))
+        return ImageBatch(images, labels, self.unreadable)

@@ -16,6 +16,7 @@ import torch
 PACKAGES = (
     "sgrpo-lightning",
     "torch",
+    "torchvision",
     "lightning",
     "transformers",
     "hydra-core",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sgrpo_lightning.distributed.launch import launch, leave_together, processes_to_launch
 from sgrpo_lightning.overrides import check_command_line, flags_first, resumed_command_line
 from sgrpo_lightning.provenance import provenance
-from sgrpo_lightning.report import find_runs, plot_comparison, table
+from sgrpo_lightning.report import find_runs, what_to_show, write_report
 
 
 def command(function: Callable[[DictConfig], Any], script: str, *, config_name: str) -> None:
@@ -49,15 +50,23 @@ def command(function: Callable[[DictConfig], Any], script: str, *, config_name: 
 
 
 def _reported(function: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
-    """A mistake in the settings is one line, not a stack of frames."""
+    """A mistake in the settings is a line or a few, not a stack of frames."""
     try:
         return function(cfg)
     except InstantiationException as error:
         if isinstance(error.__cause__, (ValueError, OSError, ImportError, MisconfigurationException)):
-            sys.exit(f"error: {str(error.__cause__).splitlines()[0]}")
+            sys.exit(f"error: {_beginning(error.__cause__)}")
         raise
-    except (ConfigurationError, OmegaConfBaseException) as error:
+    except ConfigurationError as error:
+        sys.exit(f"error: {_beginning(error)}")
+    except OmegaConfBaseException as error:
         sys.exit(f"error: {str(error).splitlines()[0]}")
+
+
+def _beginning(error: BaseException) -> str:
+    """The message, which may go on to say in a few indented lines what to do; of anything else the first line."""
+    first, *more = str(error).splitlines()
+    return "\n".join([first, *(itertools.takewhile(lambda line: line.startswith("  "), more))])
 
 
 INTERRUPTED = 130
@@ -82,7 +91,7 @@ def train(cfg: DictConfig) -> None:
         _introduce(cfg, run_dir)
     trainer.fit(module, datamodule=datamodule, ckpt_path=latest_checkpoint(Path(cfg.resume)) if cfg.resume else None)
     if trainer.is_global_zero:
-        _conclude(trainer, run_dir)
+        _conclude(trainer, run_dir, cfg.get("headline", {"metric": "", "label": ""}))
     leave_together()
 
 
@@ -90,12 +99,11 @@ def report(cfg: DictConfig) -> None:
     """Compare the runs that `cfg.runs` matches."""
     try:
         runs = find_runs(cfg.runs)
+        metrics, x = what_to_show(runs, metrics=cfg.metrics, x=cfg.x)
     except ValueError as error:
         raise ConfigurationError(error) from error
-    out = Path(cfg.out)
-    plot_comparison(runs, out / "curves.png", metric=cfg.metric, label=cfg.label)
-    (out / "table.md").write_text(text := table(runs, metric=cfg.metric))
-    print(f"{text}\ncurves in {out}")
+    text = write_report(runs, Path(cfg.out), metrics=metrics, x=x, labels=dict(cfg.labels or {}))
+    print(f"{text}\ntable and curves in {cfg.out}")
 
 
 def settle(cfg: DictConfig) -> None:
@@ -105,9 +113,10 @@ def settle(cfg: DictConfig) -> None:
     domain, subject = choices.get("domain", "llm"), choices.get("task") or choices.get("data")
     objective = choices.get("objective", hydra_cfg.job.config_name)
     with open_dict(cfg):
-        allowed = cfg.get("objective", {}).pop("domains", [domain])
-        if domain not in allowed:
-            raise ConfigurationError(f"objective={objective} serves domain={' or '.join(allowed)} only")
+        for group, choice in (("objective", objective), ("model", choices.get("model"))):
+            allowed = cfg.get(group, {}).pop("domains", [domain])
+            if domain not in allowed:
+                raise ConfigurationError(f"{group}={choice} serves domain={' or '.join(allowed)} only")
         cfg.identity = {"domain": domain, "task": subject, "objective": objective, "seed": cfg.seed}
         if cfg.run_dir is None:
             cfg.run_dir = f"runs/{domain}/{subject}/{objective}/{cfg.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -168,7 +177,7 @@ def _introduce(cfg: DictConfig, run_dir: Path) -> None:
     print(f"run folder: {run_dir}", flush=True)
 
 
-def _conclude(trainer: L.Trainer, run_dir: Path) -> None:
+def _conclude(trainer: L.Trainer, run_dir: Path, headline: Mapping[str, str]) -> None:
     summary_file = run_dir / "summary.json"
     if trainer.interrupted or (trainer.should_stop and trainer.current_epoch < (trainer.max_epochs or 0)):
         print(
@@ -182,8 +191,8 @@ def _conclude(trainer: L.Trainer, run_dir: Path) -> None:
         print("done")
         return
     summary = json.loads(summary_file.read_text())
-    before, after = summary.get("eval/pass@1/first"), summary.get("eval/pass@1/last")
-    gain = "" if after is None or before is None else f"held-out pass@1 {before:.3f} -> {after:.3f}, "
+    before, after = (summary.get(f"{headline['metric']}/{when}") for when in ("first", "last"))
+    gain = "" if after is None or before is None else f"{headline['label']} {before:.3f} -> {after:.3f}, "
     print(f"done: {gain}{summary['seconds']:.0f} s; curves in {run_dir}/plots")
 
 

@@ -133,13 +133,44 @@ def test_markup_in_a_completion_is_shown_as_it_is(policy, capsys):
     assert "[/red]" in capsys.readouterr().out
 
 
+PANELS = [{"reward/mean": "reward", "eval/pass@1": "held-out"}, {"length/mean": "tokens"}]
+
+
 def test_the_picture_of_a_run(policy, tmp_path):
     lines = [{"iteration": n, "reward/mean": n / 10, "length/mean": 5.0} for n in range(1, 4)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run(policy, LetterTask(), iterations=1, callbacks=[TrainingPlot(str(tmp_path))])
+    run(policy, LetterTask(), iterations=1, callbacks=[TrainingPlot(str(tmp_path), PANELS)])
     picture = (tmp_path / "plots" / "training.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 10_000
+
+
+class Rollout:
+    """Two prompts of four samples, of which 3 and 1 pass: 0.5 does not."""
+
+    rewards = torch.tensor([[1.0, 0.6, 0.9, 0.5], [0.0, 0.1, 0.0, 1.0]])
+
+
+def test_what_the_picture_shows(tmp_path, monkeypatch):
+    """The rows of the run's folder, the panels, and the pass rates of the last prompts where there are any."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 0.5}\n')
+    drawn = []
+    monkeypatch.setattr(
+        "sgrpo_lightning.callbacks.plots.plot_training", lambda rows, path, **more: drawn.append((rows, path, more))
+    )
+    with_rollout, without = L.LightningModule(), L.LightningModule()
+    with_rollout.rollout = Rollout()
+    TrainingPlot(str(tmp_path), PANELS, x="step").on_train_end(None, with_rollout)
+    TrainingPlot(str(tmp_path), PANELS[:1]).on_train_end(None, without)
+    TrainingPlot(str(tmp_path), PANELS, pass_rates=False).on_train_end(None, with_rollout)
+    path = tmp_path / "plots" / "training.png"
+    assert [(rows, where) for rows, where, _ in drawn] == [([{"step": 1, "a": 0.5}], path)] * 3
+    assert drawn[0][2].pop("histogram").tolist() == [0.75, 0.25]
+    assert [more for _, _, more in drawn] == [
+        {"panels": PANELS, "x": "step"},
+        {"panels": PANELS[:1], "x": "iteration", "histogram": None},
+        {"panels": PANELS, "x": "iteration", "histogram": None},
+    ]
 
 
 def test_the_exported_policy_loads_and_writes_the_same(policy, tmp_path):
@@ -173,10 +204,18 @@ def test_the_first_signal_ends_the_run_after_its_iteration(policy, number, capsy
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_the_second_signal_ends_it_at_once(policy):
-    interrupts = [Interrupt(signal.SIGINT, 2), Interrupt(signal.SIGINT, 2)]
+TWICE = [Interrupt(signal.SIGINT, 2), Interrupt(signal.SIGINT, 2)]
+
+
+def test_the_second_signal_ends_it_at_once(policy, monkeypatch):
+    monkeypatch.setattr("sgrpo_lightning.callbacks.state.SAME_PRESS", 0.0)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        run(policy, LetterTask(), iterations=5, callbacks=[GracefulStop(), *interrupts])
+        run(policy, LetterTask(), iterations=5, callbacks=[GracefulStop(), *TWICE])
+
+
+def test_one_press_that_arrives_twice_is_one_request(policy):
+    _, rows = run(policy, LetterTask(), iterations=5, callbacks=[GracefulStop(), *TWICE])
+    assert len(rows) == 2
 
 
 def draws():

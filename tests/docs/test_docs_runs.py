@@ -25,10 +25,19 @@ def test_a_run_logs_what_the_page_lists_and_leaves_what_the_readme_lists(cli, tm
     sizes = ["iterations=1", "prompts_per_iteration=2", "samples_per_group=2", "max_new_tokens=2", "beta=0.1"]
     ended = cli(*TINY, *sizes, "callbacks.evaluation.max_questions=1", "run_dir=run")
     assert not ended.code, ended.output
-    supervised = METRICS.index("## Supervised training")
-    assert logged(tmp_path / "run") == set(table(METRICS[:supervised], "Metric"))
+    images = METRICS.index("## Image classification")
+    assert logged(tmp_path / "run") == set(table(METRICS[:images], "Metric"))
     files = {name for row in table(README, "File", "Holds").values() for name in code(row["File"])}
     assert {f"{path.name}/" if path.is_dir() else path.name for path in (tmp_path / "run").iterdir()} == files
+
+
+def test_image_classification_logs_what_the_page_lists(cli, tmp_path):
+    sizes = ["steps=2", "steps_per_iteration=1", "batch_size=4", "data.train_size=8", "data.eval_size=4"]
+    ended = cli("domain=imagenet", "data=fake", "trainer.accelerator=cpu", *sizes, "run_dir=run")
+    assert not ended.code, ended.output
+    page = METRICS[METRICS.index("## Image classification") : METRICS.index("## Supervised training")]
+    shared = {"step", "iteration", "elapsed", "learning_rate", "grad_norm/mean", "grad_norm/max"}
+    assert logged(tmp_path / "run") == shared | set(table(page, "Metric"))
 
 
 def test_supervised_training_logs_what_the_page_lists(cli, tmp_path):

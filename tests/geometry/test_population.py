@@ -12,8 +12,10 @@ from numpy.testing import assert_allclose
 from scipy.special import betainc, roots_legendre
 
 from sgrpo_lightning.geometry import (
+    binary_advantages,
     grpo_mean_field_weight,
     maxrl_weight,
+    population,
     population_objective,
     population_weight,
     softmax_grpo_objective,
@@ -226,3 +228,47 @@ def test_fast_enough_for_plots():
         population_weight(head, p, M=1024)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.2
+
+
+@pytest.mark.parametrize("M", [1, 2, 7])
+def test_advantages_by_the_number_of_successes(M):
+    """A group of k right and M - k wrong samples in any other order gives them too."""
+    head = functools.partial(softmax_head, tau=0.3)
+    success, failure = binary_advantages(head, M=M)
+    assert success.dtype == failure.dtype == np.float64
+    assert success.shape == failure.shape == (M + 1,)
+    for k in range(M + 1):
+        advantages = head(torch.tensor([0.0] * (M - k) + [1.0] * k, dtype=torch.float64))
+        assert_allclose(success[k], advantages[-1] if k else 0, rtol=1e-14)
+        assert_allclose(failure[k], advantages[0] if k < M else 0, rtol=1e-14)
+
+
+def test_advantages_that_no_group_has_are_zero():
+    success, failure = binary_advantages(lambda rewards: 2 * rewards - 0.5, M=3)
+    assert (success.tolist(), failure.tolist()) == ([0, 1.5, 1.5, 1.5], [-0.5, -0.5, -0.5, 0])
+
+
+@pytest.mark.parametrize("block", [200, 500])
+def test_large_groups_come_in_parts(block, monkeypatch):
+    """Of rewards that are bounded, whose rounding is judged as if they came together: here the advantages of the
+    easiest groups are 1e-12 of those of the hardest."""
+    M, sizes = 30, []
+
+    def head(rewards):
+        sizes.append(rewards.numel())
+        ripple = 1e-12 * torch.linspace(-1, 1, M, dtype=torch.float64)
+        return centred_head(rewards) * 10.0 ** (-0.4 * rewards.sum(-1, keepdim=True)) + ripple
+
+    whole = binary_advantages(head, M=M)
+    assert sizes == [(M + 1) * M]
+    monkeypatch.setattr(population, "BLOCK_REWARDS", block)
+    assert_allclose(binary_advantages(head, M=M), whole, rtol=1e-14)
+    assert sum(sizes[1:]) == (M + 1) * M
+    assert max(sizes[1:]) < block + M
+
+
+def test_advantages_of_broken_heads_and_sizes_are_refused():
+    with pytest.raises(ValueError, match="permutation-equivariant"):
+        binary_advantages(lambda rewards: rewards.cumsum(-1), M=4)
+    with pytest.raises(ValueError, match=r"M must be an integer >= 1, got 0"):
+        binary_advantages(centred_head, M=0)

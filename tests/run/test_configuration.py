@@ -62,16 +62,52 @@ def test_objectives(objective, small):
     assert module.loss.reduction.func.__name__ == cfg.reduction
 
 
+OF_IMAGES = {
+    "loss": {"exact", "population", "sampled_labels"},
+    "debug": {"quick_images"},
+    "experiment": {"glyphs_fig2", "imagenet_fig2"},
+    "model": {"resnet18", "resnet50", "small_cnn"},
+}
+
+
 @pytest.mark.parametrize("kind", ["sampler", "loss", "strategy", "trainer", "debug", "experiment"])
 def test_groups(kind, small):
     """Each option beside the default ones; those for packages that are not installed are composed only."""
-    for option in options(kind):
+    for option in sorted(set(options(kind)) - OF_IMAGES.get(kind, set())):
         try:
             built(f"{kind}={option}", *small)
         except InstantiationException as error:
             assert isinstance(error.__cause__, ImportError), error
-        except ConfigurationError as error:
-            assert "serves domain" in str(error), error
+
+
+@pytest.mark.parametrize("choice", [f"{kind}={name}" for kind, names in OF_IMAGES.items() for name in sorted(names)])
+def test_groups_of_images(choice, tmp_path, monkeypatch):
+    """Each option builds a module whose network takes an image of the data and has an output for each class."""
+    monkeypatch.chdir(tmp_path)
+    cfg = composed("domain=imagenet", choice)
+    if choice == "experiment=imagenet_fig2":
+        assert (cfg.steps, cfg.batch_size, cfg.samples_per_group, cfg.model.depth) == (100100, 256, 1024, 50)
+        assert round(cfg.steps * cfg.batch_size / 1_281_167) == 20
+        return
+    objective = "cross_entropy" if choice == "loss=exact" else "softmax_grpo"
+    small = ["data.classes=5", "data.train_per_class=2", f"data.cache_dir={tmp_path}", "trainer.accelerator=cpu"]
+    _, module, datamodule, trainer = built("domain=imagenet", f"objective={objective}", choice, *small)
+    assert module(datamodule.data.train.images[:2]).shape == (2, 5)
+    assert {"evaluation", "log"} <= set(cfg.callbacks)
+    assert trainer.gradient_clip_val is None
+
+
+def test_a_file_of_the_other_domain(small):
+    for choice in ("model=resnet18", "objective=exact_reinforce"):
+        with pytest.raises(ConfigurationError, match=f"{choice} serves domain=imagenet only"):
+            settle(composed(choice))
+
+
+def test_the_temperature_of_softmax_grpo_is_that_of_the_domain(small):
+    for domain, tau in (("llm", 0.1), ("imagenet", 0.2)):
+        assert composed(f"domain={domain}").objective.tau == tau
+        assert composed(f"domain={domain}", "objective.tau=0.7").objective.tau == 0.7
+    assert composed("domain=imagenet", "objective=exact_softmax_grpo").objective.tau == 0.2
 
 
 @pytest.mark.parametrize("task", options("task"))
@@ -83,7 +119,7 @@ def test_tasks(task, small):
     assert module.task.train[0].prompt
 
 
-@pytest.mark.parametrize("model", options("model"))
+@pytest.mark.parametrize("model", sorted(set(options("model")) - OF_IMAGES["model"]))
 def test_models(model, small):
     """Those of the hub are composed, not fetched."""
     cfg = composed(f"model={model}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
-from sgrpo_lightning.callbacks.run_log import read_rows
-from sgrpo_lightning.report.training import plot_training
+from sgrpo_lightning.report import plot_training, read_rows
 
 
 class TrainingPlot(L.Callback):
@@ -17,13 +18,23 @@ class TrainingPlot(L.Callback):
 
     Args:
         run_dir: the run's folder.
+        panels: metric -> its name in the legend, a mapping per panel.
+        x: the column that they are drawn against.
+        pass_rates: also draws how many of the last prompts have which pass rate, where the module has a `rollout`.
     """
 
-    def __init__(self, run_dir: str) -> None:
-        self.run_dir = Path(run_dir)
+    def __init__(
+        self, run_dir: str, panels: Sequence[Mapping[str, str]], *, x: str = "iteration", pass_rates: bool = True
+    ) -> None:
+        self.run_dir, self.panels, self.x, self.pass_rates = Path(run_dir), panels, x, pass_rates
 
     @rank_zero_only
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        rewards = getattr(pl_module, "rollout", None)
-        pass_rates = None if rewards is None else (rewards.rewards > 0.5).float().mean(-1).cpu().numpy()
-        plot_training(read_rows(self.run_dir), self.run_dir / "plots" / "training.png", pass_rates)
+        rollout = getattr(pl_module, "rollout", None) if self.pass_rates else None
+        path, rows = self.run_dir / "plots" / "training.png", read_rows(self.run_dir)
+        plot_training(rows, path, panels=self.panels, x=self.x, histogram=None if rollout is None else _rates(rollout))
+
+
+def _rates(rollout: Any) -> np.ndarray:
+    """Pass rates [G] of the prompts; a reward above 0.5 is a pass."""
+    return (rollout.rewards > 0.5).float().mean(-1).cpu().numpy()

@@ -22,7 +22,7 @@ class IterationProgress(ProgressBar):
     """Iterations done, the columns asked for, and the time left; a line now and then where there is no terminal.
 
     Args:
-        columns: label -> metric of the iteration's row.
+        columns: label -> metric of the iteration's row; one that was not measured is left out.
         every_n_iterations: how often a line is printed where the output is not a terminal.
     """
 
@@ -66,9 +66,7 @@ class IterationProgress(ProgressBar):
             self.console.print(f"iteration {done}/{trainer.max_epochs}  {shown}", highlight=False, soft_wrap=True)
 
     def _shown(self, row: Mapping[str, float]) -> str:
-        held_out = {name: name for name in ("eval/pass@1",) if name in row}
-        columns = {**self.columns, **{name.removeprefix("eval/"): name for name in held_out}}
-        return "  ".join(f"{label} {_short(row[name])}" for label, name in columns.items() if name in row)
+        return "  ".join(f"{label} {_short(row[name])}" for label, name in self.columns.items() if name in row)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         self._stop()

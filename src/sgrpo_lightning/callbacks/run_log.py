@@ -14,7 +14,10 @@ import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-Row = dict[str, float]
+from sgrpo_lightning.report import Row, read_rows
+
+HELD_OUT = ("eval/", "eval_")
+"""How the metrics of held-out questions and images begin; `eval_<split>/` are those of another split."""
 
 
 class RunLogger(Logger):
@@ -96,20 +99,12 @@ def summarise(rows: Sequence[Row], identity: Mapping[str, Any]) -> dict[str, Any
     for row in rows:
         last.update(row)
         first = {**row, **first}
-    held_out = [name for name in last if name.startswith("eval/") and name != "eval/samples"]
+    held_out = [name for name in last if name.startswith(HELD_OUT) and name != "eval/samples"]
     summary = {**identity, "iterations": last["iteration"], "seconds": last["elapsed"]}
     summary |= {name: value for name, value in last.items() if name not in (*held_out, "iteration", "elapsed")}
     for name in held_out:
         summary |= {f"{name}/first": first[name], f"{name}/last": last[name]}
     return summary
-
-
-def read_rows(run_dir: str | Path) -> list[Row]:
-    """The rows of a run; a last line that a kill cut short is left out."""
-    path = Path(run_dir) / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
 
 
 def _append_csv(path: Path, row: Row, rows: Sequence[Row]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from typing import Any
 
 import lightning as L
@@ -60,19 +61,26 @@ def set_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])
 
 
+SAME_PRESS = 1.0
+"""Seconds within which signals are one request: under torchrun a single Ctrl-C reaches each process twice."""
+
+
 class GracefulStop(L.Callback):
     """Ctrl-C or SIGTERM ends the run after this iteration's checkpoint; another Ctrl-C ends it at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked, self._asked_at = False, 0.0
         self._previous: dict[int, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         # By now Lightning has its own handler, which this one replaces: that would end the run within the iteration.
         def ask(number: int, _: Any) -> None:
+            now = time.monotonic()
+            if self.asked and now - self._asked_at < SAME_PRESS:
+                return
             if self.asked and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self.asked = True
+            self.asked, self._asked_at = True, now
             print("\nstopping after this iteration; once more to stop at once", flush=True)
 
         for number in (signal.SIGINT, signal.SIGTERM):

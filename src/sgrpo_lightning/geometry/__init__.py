@@ -14,7 +14,7 @@ from sgrpo_lightning.geometry.closed_forms import (
     softmax_grpo_weight,
 )
 from sgrpo_lightning.geometry.integrability import curl, one_form, one_form_jacobian
-from sgrpo_lightning.geometry.population import population_objective, population_weight
+from sgrpo_lightning.geometry.population import binary_advantages, population_objective, population_weight
 from sgrpo_lightning.geometry.tilt import (
     adaptive_tau,
     effective_sample_size,
@@ -24,6 +24,7 @@ from sgrpo_lightning.geometry.tilt import (
 
 __all__ = [
     "adaptive_tau",
+    "binary_advantages",
     "curl",
     "effective_sample_size",
     "grpo_mean_field_weight",

@@ -8,6 +8,8 @@ from sgrpo_lightning.geometry._arrays import Real, Result, as_count, as_probabil
 from sgrpo_lightning.geometry.binomial import bernstein, bernstein_integral, by_group_size
 from sgrpo_lightning.geometry.groups import Head, evaluate_head
 
+BLOCK_REWARDS = 2**21  # 16 MiB of float64 at a time: all groups up to M = 1,447
+
 
 @in_float64
 def population_weight(head: Head, p: Real, *, M: Real) -> Result:
@@ -16,8 +18,8 @@ def population_weight(head: Head, p: Real, *, M: Real) -> Result:
     $$\omega_M(p) = E[\Delta_S], \quad S \sim \mathrm{Binomial}(M-1, p), \quad
       \Delta_s = A(\text{success} \mid s) - A(\text{failure} \mid s)$$
 
-    where s counts the successes among the other M - 1 samples. The head is called once per distinct M, on the
-    M + 1 groups with 0, ..., M successes, in float64; it may answer in any precision.
+    where s counts the successes among the other M - 1 samples. The head is called on the M + 1 groups with
+    0, ..., M successes, once per distinct M (in parts if they are large), in float64; it may answer in any precision.
 
     Args:
         head: rewards [..., M] -> advantages [..., M]; any callable, `functools.partial` included.
@@ -68,13 +70,42 @@ def population_objective(head: Head, p: Real, *, M: Real) -> Result:
     )
 
 
+def binary_advantages(head: Head, *, M: int) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages of a right and of a wrong sample, by the number of right ones in their group.
+
+    They are all there is to know of a head under binary rewards. The head is called in float64 on the M + 1 groups,
+    about `BLOCK_REWARDS` rewards at a time.
+
+    Args:
+        head: rewards [..., M] -> advantages [..., M], as for `population_weight`.
+        M: samples per group, an integer >= 1.
+
+    Returns:
+        (success, failure), float64 arrays [M + 1] for k = 0, ..., M right samples. success[0] and failure[M], which
+        no group has, are 0.
+
+    Raises:
+        ValueError: as `population_weight`.
+
+    >>> success, failure = binary_advantages(lambda r: r - r.mean(-1, keepdim=True), M=4)
+    >>> success, failure
+    (array([0.  , 0.75, 0.5 , 0.25, 0.  ]), array([ 0.  , -0.25, -0.5 , -0.75,  0.  ]))
+    """
+    M = int(as_count("M", M))
+    success, failure = np.zeros(M + 1), np.zeros(M + 1)
+    rank = np.random.default_rng(0).permutation(M)  # scattered, so a head that sorts its answer is caught
+    first, last = rank.argmin(), rank.argmax()  # succeeds in every group but k = 0; fails in every group but k = M
+    blocks = 1 + (M + 1) * M // BLOCK_REWARDS
+    for block in range(blocks):
+        k = np.arange(block, M + 1, blocks)  # over all of the range, for rounding is judged by the largest advantage
+        passed = rank < k[:, None]
+        advantages = evaluate_head(head, np.array([0.0, 1.0]), passed.astype(np.int64))
+        success[k], failure[k] = advantages[:, first], advantages[:, last]
+    success[0], failure[M] = 0.0, 0.0
+    return success, failure
+
+
 def _success_gaps(head: Head, M: int) -> np.ndarray:
     """Delta_s for s = 0, ..., M - 1: success among s other successes, minus failure among s."""
-    rank = np.random.default_rng(0).permutation(M)  # scattered, so a head that sorts its answer is caught
-    success = rank < np.arange(M + 1)[:, None]
-    advantages = evaluate_head(head, np.array([0.0, 1.0]), success.astype(np.int64))
-    first, last = (
-        rank.argmin(),
-        rank.argmax(),
-    )  # succeeds in every group but k = 0; fails in every group but k = M
-    return advantages[1:, first] - advantages[:-1, last]
+    success, failure = binary_advantages(head, M=M)
+    return success[1:] - failure[:-1]

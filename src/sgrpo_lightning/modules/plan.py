@@ -1,4 +1,4 @@
-"""How one iteration is cut into optimizer steps and micro-batches."""
+"""How one iteration is cut into optimizer steps and micro-batches, in either domain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """The sizes of one iteration, over all ranks.
+    """The sizes of one iteration of a language model, over all ranks.
 
     Args:
         prompts_per_iteration: G, groups sampled an iteration.
@@ -51,3 +51,47 @@ class UpdatePlan:
         """Micro-batches of one optimizer step on one rank."""
         rows = self.groups_per_minibatch(world_size=world_size) * self.samples_per_group
         return math.ceil(rows / self.micro_batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The sizes of a classifier's training, over all ranks.
+
+    Args:
+        total_steps: optimizer steps of the run.
+        steps: optimizer steps of an iteration, after which a row is logged and a checkpoint may be kept.
+        batch_size: images of an optimizer step.
+        micro_batch_size: images of one forward pass, over all ranks; None takes the whole batch at once. It changes
+            memory and speed, and the gradient only where a layer looks at its batch, as batch normalisation does.
+        seed: of the run; with the number of a draw it decides which image it is and what is random about it.
+    """
+
+    total_steps: int
+    steps: int
+    batch_size: int
+    micro_batch_size: int | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{_TYPED.get(name, name)} must be >= 1, got {getattr(self, name)}")
+        if self.total_steps % self.steps:
+            raise ValueError(f"steps must be a multiple of steps_per_iteration = {self.steps}, got {self.total_steps}")
+        self.micro_batches(world_size=1)
+
+    @property
+    def iterations(self) -> int:
+        return self.total_steps // self.steps
+
+    def micro_batches(self, *, world_size: int) -> int:
+        """Micro-batches of one optimizer step on one rank, all of the same size."""
+        size = self.batch_size if self.micro_batch_size is None else self.micro_batch_size
+        if size < 1 or self.batch_size % size:
+            raise ValueError(f"micro_batch_size must divide batch_size = {self.batch_size}, got {size}")
+        if size % world_size:
+            raise ValueError(f"micro_batch_size, else batch_size, must be a multiple of {world_size} ranks, got {size}")
+        return self.batch_size // size
+
+
+_TYPED = {"total_steps": "steps", "steps": "steps_per_iteration"}  # as a user types them

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-import math
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-import lightning as L
 import torch
 from torch import Tensor
 
 from sgrpo_lightning.axes import MicroBatch
-from sgrpo_lightning.metrics import accumulate, group_metrics
+from sgrpo_lightning.metrics import group_metrics
 from sgrpo_lightning.modules.loading import Policy
+from sgrpo_lightning.modules.loop import IterationModule
 from sgrpo_lightning.modules.plan import UpdatePlan
 from sgrpo_lightning.modules.policy_loss import PolicyLoss, reference_weights
 from sgrpo_lightning.modules.rollout import Rollout, roll_out
@@ -25,7 +23,7 @@ from sgrpo_lightning.samplers import Sampler
 from sgrpo_lightning.tasks import Example, Task
 
 
-class PolicyModule(L.LightningModule):
+class PolicyModule(IterationModule):
     """Post-trains a language model with any advantage head.
 
     Args:
@@ -53,25 +51,21 @@ class PolicyModule(L.LightningModule):
         optimizer: Callable[..., torch.optim.Optimizer],
         scheduler: Callable[..., Any] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(plan=plan, optimizer=optimizer, scheduler=scheduler)
         self.model, self.policy, self.task = policy.model, policy, task
-        self.sampler, self.head, self.plan, self.loss = sampler, head, plan, loss
-        self._make_optimizer, self._make_scheduler = optimizer, scheduler
+        self.sampler, self.head, self.loss = sampler, head, loss
         # Outside the module tree: a strategy must not wrap, shard or save the reference.
         object.__setattr__(self, "reference", _frozen_copy(policy.model) if loss.beta else None)
         self.rollout: Rollout | None = None
         self.advantages: Tensor | None = None
-        self._parts: list[dict[str, Tensor]] = []
-        self._row: dict[str, float] | None = None
-        self._started = self._sampled = 0.0
+        self._sampling_seconds = 0.0
 
     # ---- one iteration ----
 
     def on_train_epoch_start(self) -> None:
-        self._started, self._row = time.perf_counter(), None
-        self._parts.clear()
+        super().on_train_epoch_start()
         self.rollout = self.roll_out(self._data.prompts(self.iteration, **self._ranks))
-        self._sampled = time.perf_counter()
+        self._sampling_seconds = time.perf_counter() - self._started
         self.advantages = self.head(self.rollout.rewards)
         rows = join_rows(self.rollout.samples, self.advantages)
         with self.trainer.precision_plugin.forward_context():
@@ -83,16 +77,7 @@ class PolicyModule(L.LightningModule):
         # Lightning divides by the accumulation and averages over ranks; the token weights already did both.
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
-    def on_before_optimizer_step(self, _: torch.optim.Optimizer) -> None:
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
-        self._parts.append({"grad_norm/mean": norm / self.trainer.world_size, "grad_norm/max": norm})
-
     # ---- its parts ----
-
-    @property
-    def iteration(self) -> int:
-        """Iterations begun before this one."""
-        return self.trainer.current_epoch
 
     @property
     def _data(self) -> Any:
@@ -101,11 +86,6 @@ class PolicyModule(L.LightningModule):
     @property
     def _ranks(self) -> dict[str, int]:
         return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
-
-    def generator(self, *key: object) -> torch.Generator:
-        """A source of randomness that depends on the run's seed, the rank and `key` alone."""
-        seed = random.Random(f"{self.plan.seed} {self.trainer.global_rank} {key}").getrandbits(63)
-        return torch.Generator(self.device).manual_seed(seed)
 
     def roll_out(
         self, examples: list[Example], *, samples_per_group: int | None = None, key: tuple[object, ...] = ()
@@ -164,43 +144,27 @@ class PolicyModule(L.LightningModule):
 
     # ---- what was measured ----
 
-    @property
-    def row(self) -> dict[str, float]:
-        """The measurements of the iteration, over all its steps and ranks; callbacks may add to them."""
-        if self._row is None:
-            self._row = self._measure()
-        return self._row
-
-    def _measure(self) -> dict[str, float]:
+    def measured(self) -> Mapping[str, Any]:
         assert self.rollout is not None
         assert self.advantages is not None
-        learned = time.perf_counter()
         groups, samples = self.plan.prompts_per_iteration, self.rollout.samples
         rows = groups * self.plan.samples_per_group
-        metrics: dict[str, Any] = {
-            name: value / self.plan.steps if name.endswith(("/mean", "/frac")) else value
-            for name, value in accumulate(self._parts).items()
-        }
-        metrics |= group_metrics(self.rollout.rewards, self.advantages, num_groups=groups)
-        metrics |= {
+        statuses = self.rollout.statuses()
+        return {
+            **group_metrics(self.rollout.rewards, self.advantages, num_groups=groups),
             "length/mean": samples.completion_mask.sum() / rows,
             "truncated/frac": samples.truncated.sum() / rows,
             "tokens/sum": samples.completion_mask.sum(),
+            **{f"{status}/frac": statuses[status] / rows for status in get_args(Status)},
         }
-        statuses = self.rollout.statuses()
-        metrics |= {f"{status}/frac": statuses[status] / rows for status in get_args(Status)}
-        row = {name: self.over_ranks(name, value) for name, value in metrics.items()}
-        row["seconds/sample"], row["seconds/learn"] = self._sampled - self._started, learned - self._sampled
-        row["tokens_per_second"] = row["tokens/sum"] / (learned - self._started)
-        row["samples"] = (self.iteration + 1) * rows
-        row["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
-        return {name: value for name, value in row.items() if math.isfinite(value)}
 
-    def over_ranks(self, name: str, value: Any) -> float:
-        """The value over all ranks; the suffix of `name` says how: an extreme, else a sum."""
-        operation = {"max": "max", "min": "min"}.get(name.rpartition("/")[2], "sum")
-        tensor = torch.as_tensor(value, dtype=torch.float32, device=self.device)
-        return self.trainer.strategy.reduce(tensor, reduce_op=operation).item()
+    def derived(self, row: Mapping[str, float], seconds: float) -> Mapping[str, float]:
+        return {
+            "seconds/sample": self._sampling_seconds,
+            "seconds/learn": seconds - self._sampling_seconds,
+            "tokens_per_second": row["tokens/sum"] / seconds,
+            "samples": (self.iteration + 1) * self.plan.prompts_per_iteration * self.plan.samples_per_group,
+        }
 
     def _all_sum(self, count: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(count.clone(), reduce_op="sum")
@@ -208,17 +172,9 @@ class PolicyModule(L.LightningModule):
     # ---- what Lightning asks ----
 
     def setup(self, stage: str) -> None:
-        self.trainer.accumulate_grad_batches = self.plan.micro_batches(world_size=self.trainer.world_size)
+        super().setup(stage)
         if self.reference is not None:
             self.reference.to(self.trainer.strategy.root_device)
-
-    def configure_optimizers(self) -> Any:
-        optimizer = self._make_optimizer([p for p in self.parameters() if p.requires_grad])
-        if self._make_scheduler is None:
-            return optimizer
-        steps = (self.trainer.max_epochs or 0) * self.plan.steps
-        scheduler = self._make_scheduler(optimizer=optimizer, num_training_steps=steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def _frozen_copy(model: Any) -> Any:

@@ -2,54 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-Rows = Sequence[dict[str, float]]
+from sgrpo_lightning.report.rows import Row
+
+Line = tuple[str, list[tuple[float, float]]]
+"""Name in the legend, points (x, value)."""
 
 
-def plot_training(rows: Rows, path: Path, pass_rates: np.ndarray | None = None) -> None:
-    """Reward and held-out pass@1, length, KL and clip fraction, and the pass rates of the last prompts.
+def plot_training(
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    panels: Sequence[Mapping[str, str]],
+    x: str = "iteration",
+    histogram: np.ndarray | None = None,
+) -> None:
+    """Writes `training_figure`; nothing where nothing was measured."""
+    figure = training_figure(rows, panels=panels, x=x, histogram=histogram)
+    if figure.axes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+
+
+def training_figure(
+    rows: Sequence[Row],
+    *,
+    panels: Sequence[Mapping[str, str]],
+    x: str = "iteration",
+    histogram: np.ndarray | None = None,
+) -> Figure:
+    """Metrics of a run in two columns of panels, and the pass rates of the last prompts as a histogram.
 
     Args:
         rows: of `metrics.jsonl`.
-        path: of the PNG.
-        pass_rates: [G] of the last iteration's prompts.
+        panels: metric -> its name in the legend, a mapping per panel. Metrics that were not measured are left
+            out, and so is a panel without any.
+        x: the column that they are drawn against.
+        histogram: pass rates [G] of the last iteration's prompts, in [0, 1]; None draws none.
     """
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    top, bottom = figure.subplots(2, 2)
-    _curves(top[0], rows, {"reward/mean": "training reward", "eval/pass@1": "held-out pass@1"}, "o-")
-    _curves(top[1], rows, {"length/mean": "tokens of a completion"})
-    _curves(
-        bottom[0],
-        rows,
-        {
-            "kl_sampler/mean": "KL to the sampler",
-            "kl/mean": "KL to the reference",
-            "clip_high/frac": "clipped above",
-            "clip_low/frac": "clipped below",
-            "no_signal/frac": "groups without signal",
-        },
-    )
-    bottom[1].set_xlabel("pass rate of a prompt")
-    bottom[1].set_ylabel("prompts of the last iteration")
-    if pass_rates is not None:
-        bottom[1].hist(pass_rates, bins=np.linspace(0, 1, 11))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    measured = [some for panel in panels if (some := _measured(rows, panel, x))]
+    count = len(measured) + (histogram is not None)
+    height = (count + 1) // 2
+    figure = Figure(figsize=(11, 3.5 * height), layout="constrained")
+    cells = [figure.add_subplot(height, min(count, 2), place + 1) for place in range(count)]
+    for axes, lines in zip(cells, measured, strict=False):
+        _draw(axes, lines, sparse=len(rows) / 2)
+        axes.set_xlabel(x)
+    if histogram is not None:
+        cells[-1].hist(histogram, bins=10, range=(0, 1))
+        cells[-1].set(xlabel="pass rate of a prompt", ylabel="prompts of the last iteration")
+    return figure
 
 
-def _curves(axes: Axes, rows: Rows, names: dict[str, str], sparse: str = "-") -> None:
-    """One line a metric; metrics that were not measured are left out."""
-    for name, label in names.items():
-        points = [(row["iteration"], row[name]) for row in rows if name in row]
-        if points:
-            axes.plot(*zip(*points, strict=True), sparse if len(points) < len(rows) / 2 else "-", label=label, ms=4)
-    axes.set_xlabel("iteration")
+def _measured(rows: Sequence[Row], panel: Mapping[str, str], x: str) -> list[Line]:
+    """The lines of the metrics that have any points."""
+    lines = [
+        (label, [(row[x], row[name]) for row in rows if name in row and x in row]) for name, label in panel.items()
+    ]
+    return [(label, points) for label, points in lines if points]
+
+
+def _draw(axes: Axes, lines: Sequence[Line], *, sparse: float) -> None:
+    """A line per metric; one with fewer points than `sparse` shows them."""
+    for label, points in lines:
+        axes.plot(*zip(*points, strict=True), "o-" if len(points) < sparse else "-", label=label, ms=4)
     axes.grid(alpha=0.3)
-    if axes.lines:
-        axes.legend()
+    axes.legend()
