@@ -4,9 +4,10 @@
 
 A step is forward, loss, backward and SGD on random images. Steps with each loss and steps with cross-entropy take
 turns; a ratio of times is of neighbours, and its median is printed, with the time of the loss alone, forward and
-backward. On a CPU time is that of the process, so that other work on the machine counts little. Each loss has its
-peak of memory measured in a process of its own (on a CPU: above what is held before the first step, on Linux). With a
-GPU the default is ResNet-50, 256 images of 224 pixels, channels last, bfloat16.
+backward, and the steadier ratio that follows from it. On a CPU time is that of the process, so that other work on the
+machine counts little. Each loss has its peak of memory measured in a process of its own (on a CPU: above what is held
+before the first step, on Linux). With a GPU the default is ResNet-50, 256 images of 224 pixels, channels last,
+bfloat16.
 """
 
 from __future__ import annotations
@@ -150,9 +151,12 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in settings.items()))
     peaks = {name: in_subprocess(name) for name in losses(arguments.samples)}
     made = {name: make() for name, make in losses(arguments.samples).items()}
-    for name, (step, ratio, alone) in race(Training(arguments), made, arguments.laps).items():
-        size, share = peaks[name] / 2**20, peaks[name] / peaks[BASELINE]
-        print(f"{name:24} {step:8.1f} ms {ratio:6.3f}x {alone:8.2f} ms alone {size:8.0f} MiB {share:6.3f}x")
+    figures = race(Training(arguments), made, arguments.laps)
+    bare_step, _, bare_loss = figures[BASELINE]
+    for name, (step, ratio, alone) in figures.items():
+        parts, size, share = 1 + (alone - bare_loss) / bare_step, peaks[name] / 2**20, peaks[name] / peaks[BASELINE]
+        times = f"{step:8.1f} ms {ratio:6.3f}x, by parts {parts:6.3f}x ({alone:6.2f} ms alone)"
+        print(f"{name:24} {times} {size:8.0f} MiB {share:6.3f}x")
 
 
 if __name__ == "__main__":

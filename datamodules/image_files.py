@@ -163,7 +163,8 @@ def _open_hub(path: str) -> ImageSplits:
     try:
         return _open_tables(_load_tables(path), path)
     except OSError as error:  # not found, no access, no network
-        raise ValueError(f"{error}\npath={path} is no folder either: {LAYOUTS.format(path=path)}") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"no images at path={path}, on the hub {reason!r}: {LAYOUTS.format(path=path)}") from error
 
 
 def _load_tables(path: str, **options: dict[str, list[str]]) -> datasets.DatasetDict:

@@ -133,3 +133,42 @@ def environment():
     """Of a subprocess that runs the toys."""
     path = os.pathsep.join([str(TOYS), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="session")
+def glyph_scan():
+    """(candidates, usable): code -> its ink in each style, of all that the fonts share and of those that are kept."""
+    from datamodules import _glyph_fonts as fonts
+
+    candidates = {}
+    choose = fonts.distinct_glyphs
+
+    def recorded(some):
+        candidates.update(some)
+        return choose(candidates.items())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fonts, "distinct_glyphs", recorded)
+        return candidates, fonts.usable_glyphs()
+
+
+@pytest.fixture
+def usable(glyph_scan, monkeypatch):
+    """The usable characters, without drawing them anew."""
+    monkeypatch.setattr("datamodules._glyph_fonts.usable_glyphs", lambda: glyph_scan[1])
+    return glyph_scan[1]
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Glyphs of which nothing varies but the style: white on black."""
+    plain = {
+        "SCALE": (1.0, 1.0),
+        "SHIFT": 0.0,
+        "ROTATION": 0.0,
+        "NOISE": 0.0,
+        "BACKGROUND": (0.0, 0.0),
+        "INK": (1.0, 1.0),
+    }
+    for name, value in plain.items():
+        monkeypatch.setattr(f"datamodules._glyph_variations.{name}", value)

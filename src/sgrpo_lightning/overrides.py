@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 
@@ -26,7 +27,7 @@ def check_command_line(arguments: Sequence[str], conf: str, config_name: str) ->
         conf: absolute path of the configuration folder.
         config_name: of the primary configuration, where no --config-name is given.
     """
-    flags, overrides = _flags(arguments), OverridesParser.create().parse_overrides(_overrides(arguments))
+    flags, overrides = _flags(arguments), _parsed(_overrides(arguments))
     plain = [override for override in overrides if not (override.is_add() or override.is_delete())]
     search = _search_path(flags.config_dir, overrides)
     primary = flags.config_name or config_name
@@ -56,6 +57,13 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _overrides(arguments: Sequence[str]) -> list[str]:
     return [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+
+
+def _parsed(overrides: list[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(overrides)
+    except OverrideParseException as error:
+        raise ValueError(f"cannot read {error.override}: {str(error).splitlines()[0]}") from error
 
 
 def _search_path(config_dir: str | None, overrides: Iterable[Override]) -> str:

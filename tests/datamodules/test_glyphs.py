@@ -41,8 +41,13 @@ def test_what_it_offers(usable, tmp_path):
     pixels = data.train.images.numpy() / 255
     assert data.mean == pytest.approx((pixels.mean(),))
     assert data.std == pytest.approx((pixels.std(),))
+
+
+def test_no_image_is_in_two_splits(usable, tmp_path):
+    """Of as many images each, so that they would be drawn alike from one stream of random numbers."""
+    data = Glyphs(**SMALL | {"train_per_class": 3}, cache_dir=tmp_path)
     images = [image.numpy().tobytes() for split in (data.train, *data.held_out.values()) for image in split.images]
-    assert len(set(images)) == 60, "every image is another"
+    assert len(set(images)) == 6 * (3 + 3 + 2)
 
 
 def test_the_defaults():
@@ -147,6 +152,21 @@ def test_a_contact_sheet_of_little():
     splits = splits_of(3, train=2, eval=1, eval_unseen_style=5)
     [axes] = contact_sheet(splits, class_names=["a", "b", "c"], seed=0).axes
     assert np.asarray(axes.images[0].get_array()).shape == (4 * 8, 3 * 8)
+
+
+def test_a_contact_sheet_shows_each_image_upright():
+    images = torch.arange(2 * 8 * 8, dtype=torch.uint8).reshape(2, 1, 8, 8)
+    [axes] = contact_sheet({"train": TensorImages(images, torch.tensor([0, 1]))}, class_names=["a", "b"], seed=0).axes
+    sheet = np.asarray(axes.images[0].get_array())
+    shown = [sheet[:, 8 * column : 8 * column + 8].tolist() for column in range(2)]
+    order = [["a", "b"].index(text.get_text()) for text in axes.get_xticklabels()]
+    assert shown == [images[label, 0].tolist() for label in order]
+
+
+def test_a_contact_sheet_has_as_many_rows_as_the_rarest_class():
+    split = TensorImages(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1, 0]))
+    [axes] = contact_sheet({"train": split}, class_names=["a", "b"], seed=0).axes
+    assert np.asarray(axes.images[0].get_array()).shape == (2 * 8, 2 * 8)
 
 
 def test_the_classes_of_a_contact_sheet_go_with_the_seed():

@@ -223,7 +223,7 @@ def test_a_folder_that_exists_is_no_hub_id(tmp_path, monkeypatch):
 
 def test_a_hub_id_out_of_reach_is_taken_for_a_folder_too():
     """The tests run with the hub switched off."""
-    with pytest.raises(ValueError, match="some-owner/some-images is no folder either") as refused:
+    with pytest.raises(ValueError, match=r"^no images at path=some-owner/some-images, on the hub ") as refused:
         data("some-owner/some-images")
     assert "some-owner/some-images/train/<class>" in str(refused.value)
     assert "OfflineModeIsEnabled" in str(refused.value)

@@ -3,15 +3,17 @@
 import itertools
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from docs_pages import CONF, OBJECTIVES, code, table
+from docs_pages import CONF, OBJECTIVES, ROOT, code, table, tables
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from sgrpo_lightning import heads
 from sgrpo_lightning.geometry import population_objective, population_weight, softmax_grpo_weight
 from sgrpo_lightning.heads.contract import PROPERTIES
 
@@ -108,3 +110,15 @@ def test_the_example_of_a_mix_has_the_mixed_weight():
     node = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", OBJECTIVES, re.DOTALL)[0])
     expected = 0.5 * softmax_grpo_weight(0.3, tau=0.1, M=8) + 0.5  # RLOO's is 1
     assert population_weight(instantiate(node), 0.3, M=8) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_weights_of_unsolved_images():
+    """The third column of the page on images, from each head itself."""
+    page = (ROOT / "docs/imagenet.md").read_text()
+    (rows,) = [rows for rows in tables(page) if "Weight at p = 0" in rows[0]]
+    for row in rows:
+        name, *knobs = code(row["Objective"])
+        head = getattr(heads, ALL_NODES[name]._target_.rpartition(".")[2])
+        knobs = {key: float(value) for key, _, value in (knob.partition("=") for knob in knobs) if "." not in key}
+        weight = population_weight(partial(head, **knobs), 0.0, M=int(row["M"]))
+        assert f"{weight:.1f}" == row["Weight at p = 0"], row

@@ -109,6 +109,7 @@ def nothing_was_done(ended, tmp_path):
             "unknown callbacks.evaluation.every; there are callbacks.evaluation.every_n_iterations, ",
         ),
         ("zzz=1", "unknown zzz; there are "),
+        ("seed=[0,1", "cannot read seed=[0,1: "),
     ],
 )
 def test_unknown_names(cli, tmp_path, argument, message):

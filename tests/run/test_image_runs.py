@@ -145,6 +145,8 @@ def test_a_run_on_two_devices(cli, environment, tmp_path, monkeypatch):
         (["learning_rate=-1"], "optimizer: Invalid learning rate: -1"),
         (["model.norm=layer"], "model.norm must be one of batch, group, got 'layer'"),
         (["model=tiny"], "model=tiny serves domain=llm only"),
+        (["objective=grpo", "loss=exact"], "loss=exact needs a function of logits and labels, not a head"),
+        (["objective=cross_entropy", "loss=sampled_labels"], "sampled labels need a head, rewards -> advantages"),
         (["loss.failures=guessed"], "failures must be one of"),
         (["data=imagenet"], "no images at path=./data/imagenet: put the images there in one of two forms"),
         (["data=imagenet"], "folders: ./data/imagenet/train/<class>/*.JPEG"),

@@ -64,11 +64,11 @@ class SampledLabels:
     """
 
     def __init__(self, *, head: Head, samples_per_group: int, failures: str = "sampled") -> None:
-        self.samples = _group_size(samples_per_group)
+        self.samples = samples_per_group
         if failures not in FAILURES:
             raise ValueError(f"failures must be one of {', '.join(FAILURES)}, got {failures!r}")
         self.failures = failures
-        success, failure = binary_advantages(head, M=self.samples)
+        success, failure = _advantages(head, samples_per_group)
         silent = np.maximum(abs(success), abs(failure)) <= NO_SIGNAL
         self._table = _PerDevice(np.stack([success, failure, silent]))
 
@@ -137,7 +137,7 @@ class PopulationLoss:
     samples = 0
 
     def __init__(self, *, head: Head, samples_per_group: int) -> None:
-        success, failure = binary_advantages(head, M=_group_size(samples_per_group))
+        success, failure = _advantages(head, samples_per_group)
         self._table = _PerDevice(_population_table(success[1:] - failure[:-1]))
 
     def __call__(
@@ -158,6 +158,10 @@ class ExactLoss:
     samples = 0
 
     def __init__(self, *, loss: Callable[..., Tensor]) -> None:
+        try:
+            loss(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), reduction="none")
+        except TypeError as error:
+            raise ValueError(f"loss=exact needs a function of logits and labels, not a head: {error}") from error
         self._loss = loss
 
     def __call__(
@@ -215,7 +219,10 @@ class _PerDevice:
         return _PerDevice, (self._values,)
 
 
-def _group_size(samples_per_group: int) -> int:
+def _advantages(head: Head, samples_per_group: int) -> tuple[np.ndarray, np.ndarray]:
     if samples_per_group < 1:
         raise ValueError(f"samples_per_group must be >= 1, got {samples_per_group}")
-    return samples_per_group
+    try:
+        return binary_advantages(head, M=samples_per_group)
+    except TypeError as error:
+        raise ValueError(f"sampled labels need a head, rewards -> advantages: {error}") from error
