@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -124,6 +125,22 @@ def cli(monkeypatch, capfd, tmp_path):
         root.handlers[:], root.level = handlers, level  # Hydra puts its own in their place
         out, err = capfd.readouterr()
         return Ended(code, out + err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def on_two_ranks(environment, tmp_path_factory):
+    """(script) -> what it saves to the file that is its argument, from two processes of torchrun."""
+
+    def run(script):
+        file = tmp_path_factory.mktemp("ranks") / "results.pt"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        path = f"{script.parent}{os.pathsep}{environment['PYTHONPATH']}"
+        subprocess.run(
+            [*command, str(script), str(file)], env=environment | {"PYTHONPATH": path}, check=True, timeout=280
+        )
+        return torch.load(file)
 
     return run
 

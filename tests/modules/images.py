@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import lightning as L
 import torch
+from loop import QUIET, Rows
 from torch import nn
 
 from datamodules.images import ImageDataModule
@@ -47,16 +48,6 @@ def made_up(size=32, *, classes=4, broken=(), held_out=10):
     )
 
 
-class Rows(L.Callback):
-    """Keeps the row of each iteration."""
-
-    def __init__(self):
-        self.rows = []
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        self.rows.append(dict(pl_module.row))
-
-
 def network(seed=0, model=NETWORK, data=None):
     torch.manual_seed(seed)
     data = data or made_up()
@@ -76,19 +67,8 @@ def train(loss, *, data=None, model=None, optimizer=None, callbacks=(), trainer=
         optimizer=optimizer or partial(torch.optim.SGD, lr=0.1),
         scheduler=scheduler,
     )
-    knobs = {
-        "max_epochs": -1,
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-        "use_distributed_sampler": False,
-    }
     rows = Rows()
-    loop = L.Trainer(callbacks=[*callbacks, rows], **knobs | (trainer or {}))
+    loop = L.Trainer(callbacks=[*callbacks, rows], max_epochs=-1, **QUIET | (trainer or {}))
     loop.fit(module, datamodule=ImageDataModule(data, plan=module.plan, evaluation_batch_size=4))
     return module, rows.rows
 

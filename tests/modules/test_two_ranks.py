@@ -1,37 +1,24 @@
 """Two gloo processes against one, on the same rollouts."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from two_ranks import CASES, trained
 
-HERE = Path(__file__).parent
-
 
 @pytest.fixture(scope="module")
-def on_two_ranks(environment, tmp_path_factory):
-    file = tmp_path_factory.mktemp("ranks") / "results.pt"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run(
-        [*command, str(HERE / "two_ranks.py"), str(file)],
-        env=environment | {"PYTHONPATH": f"{HERE}{os.pathsep}{environment['PYTHONPATH']}"},
-        check=True,
-        timeout=280,
-    )
-    return dict(zip(CASES, torch.load(file), strict=True))
+def two_ranks(on_two_ranks):
+    return dict(zip(CASES, on_two_ranks(Path(__file__).parent / "two_ranks.py"), strict=True))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
-def test_two_ranks_learn_what_one_does(on_two_ranks, case):
+def test_two_ranks_learn_what_one_does(two_ranks, case):
     """Weights and every measurement, for each reduction, with and without the reference KL.
 
     The groups, of which one in four or so has no signal, fall on the ranks unevenly.
     """
-    two, one = on_two_ranks[case], trained(*case, world_size=1)
+    two, one = two_ranks[case], trained(*case, world_size=1)
     start = weights_at_the_start()
     assert 1e-3 < (one["weights"] - start).norm() < 10
     assert (two["weights"] - one["weights"]).norm() < 1e-6 * (one["weights"] - start).norm()

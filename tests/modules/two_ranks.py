@@ -4,16 +4,14 @@ A prompt's completions and rewards depend on the prompt alone, so that any numbe
 """
 
 import random
-import sys
 from functools import partial
 
 import torch
 from fixed_samples import REDUCTIONS
-from loop import run
+from loop import run, save_from_ranks
 from toys import LetterTask
 
 from sgrpo_lightning.axes import Samples
-from sgrpo_lightning.distributed.launch import leave_together
 from sgrpo_lightning.modules.tiny import tiny_policy
 
 CASES = [(name, beta) for name in REDUCTIONS for beta in (0.0, 0.3)]
@@ -58,8 +56,4 @@ def trained(reduction, beta, world_size):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    results = [trained(*case, world_size=2) for case in CASES]
-    if torch.distributed.get_rank() == 0:
-        torch.save(results, sys.argv[1])
-    leave_together()
+    save_from_ranks(trained, CASES)

@@ -3,14 +3,13 @@
 What is sampled for an image depends on the image alone, so that any number of ranks learns from the same.
 """
 
-import sys
 from functools import partial
 
 import torch
 from images import made_up, train
+from loop import save_from_ranks
 from torch.nn import functional as F
 
-from sgrpo_lightning.distributed.launch import leave_together
 from sgrpo_lightning.distributed.sharding import FullyShardedStrategy
 from sgrpo_lightning.heads import softmax_grpo_advantages
 from sgrpo_lightning.modules import ExactLoss, PopulationLoss, SampledLabels, label_loss
@@ -51,8 +50,4 @@ def trained(name, micro_batch_size, strategy, world_size):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    results = [trained(*case, world_size=2) for case in CASES]
-    if torch.distributed.get_rank() == 0:
-        torch.save(results, sys.argv[1])
-    leave_together()
+    save_from_ranks(trained, CASES)

@@ -1,5 +1,6 @@
 """The training loop in this process, without the command line."""
 
+import sys
 from functools import partial
 
 import lightning as L
@@ -7,10 +8,21 @@ import torch
 
 from datamodules.prompts import PromptDataModule
 from sgrpo_lightning import losses
+from sgrpo_lightning.distributed.launch import leave_together
 from sgrpo_lightning.heads import softmax_grpo_advantages
 from sgrpo_lightning.modules import PolicyLoss, PolicyModule, UpdatePlan
 from sgrpo_lightning.samplers.hf import HFSampler
 
+QUIET = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+}
 HEAD = partial(softmax_grpo_advantages, tau=0.1)
 
 
@@ -54,16 +66,15 @@ def run(
         scheduler=scheduler,
     )
     rows = Rows()
-    knobs = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-        "use_distributed_sampler": False,
-    }
-    loop = L.Trainer(max_epochs=iterations, callbacks=[*callbacks, rows], **knobs | (trainer or {}))
+    loop = L.Trainer(max_epochs=iterations, callbacks=[*callbacks, rows], **QUIET | (trainer or {}))
     loop.fit(module, datamodule=PromptDataModule(policy, task, plan=plan))
     return module, rows.rows
+
+
+def save_from_ranks(trained, cases):
+    """Writes `trained(*case, world_size=2)` of each case to the file that the command line names."""
+    torch.set_num_threads(1)
+    results = [trained(*case, world_size=2) for case in cases]
+    if torch.distributed.get_rank() == 0:
+        torch.save(results, sys.argv[1])
+    leave_together()
