@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sgrpo_lightning.report.figures import save_figure
 from sgrpo_lightning.report.groups import grouped
 from sgrpo_lightning.report.intervals import mean_interval
 from sgrpo_lightning.report.runs import Run
@@ -27,10 +28,7 @@ def plot_comparison(
     runs: Sequence[Run], path: Path, *, metrics: Sequence[str], x: str, labels: Mapping[str, str] | None = None
 ) -> None:
     """Writes `comparison_figure`; nothing where no run has rows of these metrics."""
-    figure = comparison_figure(runs, metrics=metrics, x=x, labels=labels)
-    if figure.axes:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
+    save_figure(comparison_figure(runs, metrics=metrics, x=x, labels=labels), path)
 
 
 def comparison_figure(

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sgrpo_lightning.report.figures import save_figure
 from sgrpo_lightning.report.rows import Row
 
 Line = tuple[str, list[tuple[float, float]]]
@@ -24,10 +25,7 @@ def plot_training(
     histogram: np.ndarray | None = None,
 ) -> None:
     """Writes `training_figure`; nothing where nothing was measured."""
-    figure = training_figure(rows, panels=panels, x=x, histogram=histogram)
-    if figure.axes:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
+    save_figure(training_figure(rows, panels=panels, x=x, histogram=histogram), path)
 
 
 def training_figure(
