@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sgrpo_lightning.tasks.prompting import render_prompt
+from sgrpo_lightning.tasks.survey import check_fingerprint, survey
 
 if TYPE_CHECKING:
     from sgrpo_lightning.modules import Policy
@@ -30,7 +31,8 @@ class DemonstrationDataset(Dataset[tuple[list[int], list[int]]]):
         rng = random.Random(f"demonstration {self.seed} {index}")
         example = rng.choice(self.task.train)
         completion = self.task.demonstrate(example, rng) + self.tokenizer.eos_token
-        prompt_ids = self.tokenizer(render_prompt(self.tokenizer, example.prompt), add_special_tokens=False)
+        prompt = render_prompt(self.tokenizer, example.prompt, system=example.system)
+        prompt_ids = self.tokenizer(prompt, add_special_tokens=False)
         completion_ids = self.tokenizer(completion, add_special_tokens=False)
         return prompt_ids["input_ids"], completion_ids["input_ids"]
 
@@ -64,12 +66,20 @@ class DemonstrationDataModule(L.LightningDataModule):
         if batch_size % micro_batch_size:
             raise ValueError(f"micro_batch_size must divide batch_size = {batch_size}, got {micro_batch_size}")
         self.dataset = DemonstrationDataset(task, policy.tokenizer, size=steps * batch_size, seed=seed)
+        self.fingerprint, _ = survey(task, policy.tokenizer, max_prompt_tokens=None)
+        self.notes = [*getattr(task, "notes", ())]
         self.batch_size, self.micro_batch_size = batch_size, micro_batch_size
         self.pad_token_id = policy.tokenizer.pad_token_id
 
     def setup(self, stage: str) -> None:
         if self.trainer:
             self.trainer.accumulate_grad_batches = self.batch_size // self.micro_batch_size
+
+    def state_dict(self) -> dict[str, str]:
+        return {"fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state_dict: dict[str, str]) -> None:
+        check_fingerprint(self.state_dict(), state_dict)
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import lightning as L
 from torch.utils.data import DataLoader, Dataset
 
+from sgrpo_lightning.tasks.survey import check_fingerprint, survey
+
 if TYPE_CHECKING:
     from sgrpo_lightning.axes import MicroBatch
     from sgrpo_lightning.modules import Policy, UpdatePlan
@@ -41,11 +43,14 @@ class PromptDataModule(L.LightningDataModule):
 
     Args:
         plan: the sizes of an iteration.
+        max_prompt_tokens: examples with a longer prompt are left out of the task, and counted; None keeps all.
     """
 
-    def __init__(self, policy: Policy, task: Task, *, plan: UpdatePlan) -> None:
+    def __init__(self, policy: Policy, task: Task, *, plan: UpdatePlan, max_prompt_tokens: int | None = None) -> None:
         super().__init__()
         self.task, self.plan = task, plan
+        self.fingerprint, long = survey(task, policy.tokenizer, max_prompt_tokens=max_prompt_tokens)
+        self.notes = [*getattr(task, "notes", ()), *long]
 
     def setup(self, stage: str) -> None:
         world_size = self.trainer.world_size if self.trainer else 1
@@ -65,6 +70,12 @@ class PromptDataModule(L.LightningDataModule):
             if epoch not in permutations:
                 permutations[epoch] = random.Random(f"prompts {self.plan.seed} {epoch}").sample(range(size), size)
             yield permutations[epoch][place]
+
+    def state_dict(self) -> dict[str, str]:
+        return {"fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state_dict: dict[str, str]) -> None:
+        check_fingerprint(self.state_dict(), state_dict)
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(self.buffer, batch_size=None, shuffle=False, num_workers=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import OverrideParseException
+from hydra.errors import ConfigCompositionException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 
@@ -38,14 +38,24 @@ def check_command_line(arguments: Sequence[str], conf: str, config_name: str) ->
         chosen = []
         for override in plain:
             if override.key_or_group in groups:
-                options = options_of(override.key_or_group)
+                options = _with_nested(override.key_or_group, options_of)
                 for value in _values(override):
                     _check_name(f"{override.key_or_group}=", value, options)
                 chosen.append(f"{override.key_or_group}={_values(override)[0]}")
-        known = list(_keys(compose(primary, overrides=[search, *chosen])))
+        try:
+            known = list(_keys(compose(primary, overrides=[search, *chosen])))
+        except ConfigCompositionException as error:
+            raise ValueError(f"{str(error).splitlines()[0]} The chosen domain or task has no such choice") from error
         for override in plain:
             if override.key_or_group not in groups and not override.key_or_group.startswith(("hydra.", "hydra/")):
                 _check_name("", str(override.key_or_group), known)
+
+
+def _with_nested(group: str, options_of: Callable[..., list[str]]) -> list[str]:
+    """The options of a group, and those of its folders as `folder/option`."""
+    folders = options_of(group, results_filter=ObjectType.GROUP)
+    nested = [f"{folder}/{option}" for folder in folders for option in options_of(f"{group}/{folder}")]
+    return [*options_of(group, results_filter=ObjectType.CONFIG), *nested]
 
 
 def _flags(arguments: Sequence[str]) -> argparse.Namespace:

@@ -29,6 +29,7 @@ from sgrpo_lightning.distributed.launch import launch, leave_together, processes
 from sgrpo_lightning.overrides import check_command_line, flags_first, resumed_command_line
 from sgrpo_lightning.provenance import provenance
 from sgrpo_lightning.report import find_runs, what_to_show, write_report
+from sgrpo_lightning.tasks.survey import DataChanged, check_fingerprint
 
 
 def command(function: Callable[[DictConfig], Any], script: str, *, config_name: str) -> None:
@@ -87,9 +88,13 @@ def train(cfg: DictConfig) -> None:
     L.seed_everything(cfg.seed, verbose=False)
     module, datamodule, trainer = build(cfg)
     run_dir = Path(cfg.run_dir)
-    if trainer.is_global_zero:
-        _introduce(cfg, run_dir)
-    trainer.fit(module, datamodule=datamodule, ckpt_path=latest_checkpoint(Path(cfg.resume)) if cfg.resume else None)
+    checkpoint = latest_checkpoint(Path(cfg.resume)) if cfg.resume else None
+    try:
+        if trainer.is_global_zero:
+            _introduce(cfg, run_dir, datamodule)
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
+    except DataChanged as error:
+        raise ConfigurationError(f"resume={cfg.resume}: {error}") from error
     if trainer.is_global_zero:
         _conclude(trainer, run_dir, cfg.get("headline", {"metric": "", "label": ""}))
     leave_together()
@@ -167,14 +172,17 @@ def latest_checkpoint(run_dir: Path) -> Path:
     return found[-1]
 
 
-def _introduce(cfg: DictConfig, run_dir: Path) -> None:
+def _introduce(cfg: DictConfig, run_dir: Path, datamodule: L.LightningDataModule) -> None:
     if not cfg.resume and any((run_dir / "checkpoints").glob("*.ckpt")):
         raise ConfigurationError(f"run_dir={run_dir} holds a run already; resume={run_dir} goes on with it")
+    facts = provenance([a for a in _arguments() if not a.startswith("resume=")], seed=cfg.seed)
+    facts["data"] = {name: getattr(datamodule, name) for name in ("fingerprint", "notes") if hasattr(datamodule, name)}
+    if cfg.resume and (run_dir / "provenance.json").is_file():  # before a file of the run is touched
+        check_fingerprint(facts["data"], json.loads((run_dir / "provenance.json").read_text()).get("data", {}))
     run_dir.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(cfg, run_dir / "config.yaml")
-    facts = provenance([a for a in _arguments() if not a.startswith("resume=")], seed=cfg.seed)
     (run_dir / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
-    print(f"run folder: {run_dir}", flush=True)
+    print(f"run folder: {run_dir}", *facts["data"].get("notes", []), sep="\n", flush=True)
 
 
 def _conclude(trainer: L.Trainer, run_dir: Path, headline: Mapping[str, str]) -> None:

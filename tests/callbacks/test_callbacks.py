@@ -34,7 +34,7 @@ def test_pass_statistics_by_hand():
     pass@1 = 1/4 + 3/4; pass@2 = (1 - C(3,2)/C(4,2)) + (1 - 0) = 1/2 + 1; the vote of the first question is
     "9" (wrong, twice), of the second "5" (right, three times).
     """
-    outcomes = [Outcome(float(right), "ok", answer) for right, answer in [
+    outcomes = [Outcome(0.3, "ok" if right else "wrong", answer) for right, answer in [
         (False, "9"), (True, "5"), (False, "9"), (False, "8"),
         (True, "5"), (True, "5"), (False, None), (True, "5"),
     ]]  # fmt: skip
@@ -50,16 +50,14 @@ def policy(make_policy):
 def test_held_out_evaluation_asks_held_out_questions(policy):
     task = LetterTask(letters=1)
     asked = []
-    task.grade = lambda completion, example, grade=task.grade: (
-        asked.append(example.answer) or grade(completion, example)
-    )
+    task.grade = lambda answers, grade=task.grade: asked.extend(answers.golds) or grade(answers)
     evaluation = HeldOutEvaluation(every_n_iterations=2, samples_per_question=4, ks=(1, 2, 8), max_questions=3)
     module, rows = run(policy, task, iterations=5, callbacks=[evaluation])
     held_out = [answer for answer in asked if answer >= 8]
     assert held_out == [n for _ in range(4) for n in (8, 9, 10) for _ in range(4)]  # before, after 2, 4 and 5
     assert [sorted(name for name in row if name.startswith("eval/")) for row in rows] == [
         [],
-        names := ["eval/maj@4", "eval/pass@1", "eval/pass@2", "eval/samples"],
+        names := ["eval/maj@4", "eval/pass@1", "eval/pass@2", "eval/reward", "eval/samples"],
         [],
         names,
         names,

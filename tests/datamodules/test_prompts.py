@@ -1,23 +1,31 @@
 """Which questions an iteration asks."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from datamodules.prompts import PromptDataModule, RolloutBuffer
 from sgrpo_lightning.modules import UpdatePlan
 from sgrpo_lightning.tasks import Example
+from sgrpo_lightning.tasks.survey import DataChanged
 
 
 class Task:
-    train = [Example(str(n), n) for n in range(10)]  # noqa: RUF012
+    """Ten questions to train on and ten held out."""
+
+    def __init__(self, train=range(10), held_out=range(10, 20)):
+        self.train, self.held_out = ([Example("1" * n, n) for n in side] for side in (train, held_out))
 
 
-def data(prompts=4, seed=0):
+NO_POLICY = SimpleNamespace(tokenizer=None)
+
+
+def data(prompts=4, seed=0, task=None, policy=NO_POLICY, **limit):
     plan = UpdatePlan(
         prompts_per_iteration=prompts, samples_per_group=2, ppo_epochs=1, minibatches=1, micro_batch_size=3, seed=seed
     )
-    return PromptDataModule(None, Task(), plan=plan)
+    return PromptDataModule(policy, task or Task(), plan=plan, **limit)
 
 
 def asked(module, iterations, **ranks):
@@ -62,3 +70,36 @@ def test_the_buffer_has_the_length_of_an_iteration():
     with pytest.raises(AssertionError, match="1 micro-batches for 3 places"):
         module.buffer.fill(["a"])
     assert len(RolloutBuffer(2)) == 2
+
+
+def test_long_prompts_are_left_out_not_cut(make_policy):
+    """A prompt of n ones is n / 2 tokens, rounded up, beside the two of the chat template."""
+    policy, task = make_policy(), Task()
+    before = [example.prompt for example in [*task.train, *task.held_out]]
+    module = data(task=task, policy=policy, max_prompt_tokens=8)
+    assert [example.answer for example in task.train] == list(range(10))
+    assert [example.answer for example in task.held_out] == [10, 11, 12]
+    assert [example.prompt for example in [*task.train, *task.held_out]] == before[:13]
+    assert module.notes == ["left out: 7 of 10 held_out prompts, over 8 tokens"]
+    with pytest.raises(ValueError, match="max_prompt_tokens = 6 leaves no held_out prompt"):
+        data(policy=policy, max_prompt_tokens=6)
+
+
+def test_the_fingerprint_is_that_of_prompts_and_answers_in_order():
+    """Not of the run's seed, nor of objects: another process finds the same."""
+    same = data(seed=1).fingerprint
+    assert data().fingerprint == same == "6e1d21b321ff9ba30515487b3d93f8a4"
+    changed = Task()
+    changed.held_out[3] = Example(changed.held_out[3].prompt, "13")
+    system = Task()
+    system.train[0] = Example(system.train[0].prompt, 0, system="Count.")
+    others = [Task(train=range(9)), Task(train=[1, 0, *range(2, 10)]), Task(range(11), range(11, 20)), changed, system]
+    assert len({data(task=task).fingerprint for task in others} | {same}) == 6
+
+
+def test_other_data_is_refused_at_a_resume():
+    kept = data().state_dict()
+    data(seed=1).load_state_dict(kept)
+    data().load_state_dict({})  # a checkpoint from before there was one
+    with pytest.raises(DataChanged, match=r"the data is not what the run began with \(fingerprint .{8}, was .{8}\)"):
+        data(task=Task(train=range(9))).load_state_dict(kept)

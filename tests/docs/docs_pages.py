@@ -41,8 +41,10 @@ def block(language: str, *, after: str = "") -> str:
 
 
 def written(folder: Path) -> Path:
-    """The README's new objective as files: a module, and a configuration folder beside it."""
-    (folder / "objective").mkdir(parents=True)
+    """The README's new objective and new task as files: a module, and a configuration folder beside it."""
+    for group in ("objective", "task"):
+        (folder / group).mkdir(parents=True)
+    (folder / "task/capitals.yaml").write_text(block("yaml", after="`my_conf/task/capitals.yaml`:"))
     (folder / "objective/win_rate.yaml").write_text(block("yaml", after="`conf/objective/win_rate.yaml`"))
     (folder / "win_rate.py").write_text(block("python", after="`src/sgrpo_lightning/heads/win_rate.py`"))
     return folder

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from sgrpo_lightning.overrides import check_command_line, resumed_command_line
 
+PARTS = "## Rewards of several parts, and texts"
 ENDINGS = {"mean": "mean", "frac": "mean", "sum": "sum", "max": "largest", "min": "smallest"}
 
 
@@ -25,10 +26,19 @@ def test_a_run_logs_what_the_page_lists_and_leaves_what_the_readme_lists(cli, tm
     sizes = ["iterations=1", "prompts_per_iteration=2", "samples_per_group=2", "max_new_tokens=2", "beta=0.1"]
     ended = cli(*TINY, *sizes, "callbacks.evaluation.max_questions=1", "run_dir=run")
     assert not ended.code, ended.output
-    images = METRICS.index("## Image classification")
-    assert logged(tmp_path / "run") == set(table(METRICS[:images], "Metric"))
+    assert logged(tmp_path / "run") == set(table(METRICS[: METRICS.index(PARTS)], "Metric"))
     files = {name for row in table(README, "File", "Holds").values() for name in code(row["File"])}
     assert {f"{path.name}/" if path.is_dir() else path.name for path in (tmp_path / "run").iterdir()} == files
+
+
+def test_a_run_on_texts_adds_what_the_page_lists(cli, tmp_path):
+    poems = [{"prompt": f"A poem of {n} words.", "poem": "snow " * n} for n in range(1, 40)]
+    (tmp_path / "poems.jsonl").write_text("".join(json.dumps(poem) + "\n" for poem in poems))
+    sizes = ["iterations=1", "prompts_per_iteration=2", "samples_per_group=2", "max_new_tokens=2", "beta=0.1"]
+    ended = cli("task=poetry", *TINY, *sizes, "callbacks.evaluation.max_questions=1", "run_dir=run")
+    assert not ended.code, ended.output
+    start, end = METRICS.index(PARTS), METRICS.index("## Image classification")
+    assert logged(tmp_path / "run") == set(table(METRICS[:start], "Metric")) | set(table(METRICS[start:end], "Metric"))
 
 
 def test_image_classification_logs_what_the_page_lists(cli, tmp_path):
@@ -72,6 +82,8 @@ def test_the_commands_are_all_found():
         "logger=wandb",
         "trainer.num_nodes=",
         "--config-name sft",
+        "task=gsm8k",
+        "--config-dir=my_conf task=capitals",
     ):
         assert part in found
     assert len(commands()) >= 10
@@ -113,5 +125,5 @@ def test_the_settings_of_the_readme_are_the_defaults():
         keys, values = code(row["Key"]), row["Default"].replace("`", "").split(", ")
         for key, value in zip(keys, values, strict=True):
             shown = OmegaConf.select(cfg, key)
-            if "<" not in key and key not in ("objective", "task.data"):
+            if "<" not in key and key not in ("objective", "task", "reward", "task.data"):
                 assert shown == (type(shown)(value)), key

@@ -67,11 +67,11 @@ class Echo:
     def __init__(self):
         self.graded = []
 
-    def grade(self, completion, example):
+    def grade(self, answers):
         from sgrpo_lightning.rewards import Outcome
 
-        self.graded.append((completion, example))
-        return Outcome(0.5, "wrong", completion)
+        self.graded += zip(answers.completions, answers.golds, strict=True)
+        return [Outcome(0.5, "wrong", completion) for completion in answers.completions]
 
 
 def test_rollouts_of_such_a_folder(hub_folder):
@@ -90,7 +90,7 @@ def test_rollouts_of_such_a_folder(hub_folder):
     for group, example in enumerate(examples):
         ids = samples.prompt_ids[group][samples.prompt_mask[group]]
         assert tokenizer.decode(ids) == render_prompt(tokenizer, example.prompt)
-    assert [example for _, example in task.graded] == [examples[0]] * 12 + [examples[1]] * 12
+    assert [gold for _, gold in task.graded] == [1] * 12 + [2] * 12
     assert {True, False} == set(samples.truncated.tolist())
     for row in range(24):
         ids = samples.completion_ids[row][samples.completion_mask[row]]

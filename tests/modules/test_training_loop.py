@@ -85,7 +85,7 @@ def test_a_grader_that_raises_costs_its_samples_their_reward(make_policy):
     assert all((record["status"], record["reward"]) == ("error", 0.0) for record in hit)
     assert rows[-1]["error/frac"] == pytest.approx(len(hit) / 64)
     assert any(record["reward"] == 1 for record in sample_records(module))
-    total = sum(rows[-1][f"{name}/frac"] for name in ("ok", "wrong", "no_answer", "unparseable", "error"))
+    total = sum(rows[-1][f"{name}/frac"] for name in ("ok", "wrong", "no_answer", "unparseable", "timeout", "error"))
     assert total == pytest.approx(1)
 
 
@@ -105,8 +105,8 @@ def test_some_groups_without_signal(make_policy):
     """Of the eight questions one alone can be answered: fewer micro-batches are needed than there are."""
 
     class OneOfEight(LetterTask):
-        def grade(self, completion, example):
-            return super().grade(completion if example.answer == 3 else "", example)
+        def grade_one(self, completion, gold):
+            return super().grade_one(completion if gold == 3 else "", gold)
 
     policy = make_policy()
     before = weights(policy.model)
@@ -119,9 +119,9 @@ def test_each_iteration_draws_anew(make_policy):
     """The same questions to the same policy, for nothing is learned."""
 
     class Keep(LetterTask):
-        def grade(self, completion, example):
+        def grade_one(self, completion, gold):
             seen.append(completion)
-            return super().grade("", example)
+            return super().grade_one("", gold)
 
     seen = []
     run(make_policy(), Keep(), iterations=2, max_new_tokens=8)

@@ -20,6 +20,8 @@ CASES = [(name, beta) for name in REDUCTIONS for beta in (0.0, 0.3)]
 class SampledBefore:
     """Completions of 1 to 6 tokens that a prompt's own seed decides; those of "Make 5." are all the same."""
 
+    max_new_tokens = 6
+
     def generate(self, model, prompt_ids, prompt_mask, *, samples_per_group, eos_token_ids, pad_token_id, generator):
         rows = []
         for ids, mask in zip(prompt_ids, prompt_mask, strict=True):

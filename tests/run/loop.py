@@ -49,6 +49,7 @@ def run(
     loss=None,
     trainer=None,
     scheduler=None,
+    shaping=None,
     **plan,
 ):
     """Train and return the module and a row for each iteration."""
@@ -64,6 +65,7 @@ def run(
         loss=PolicyLoss(**loss),
         optimizer=optimizer,
         scheduler=scheduler,
+        shaping=shaping,
     )
     rows = Rows()
     loop = L.Trainer(max_epochs=iterations, callbacks=[*callbacks, rows], **QUIET | (trainer or {}))

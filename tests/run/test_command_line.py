@@ -103,6 +103,10 @@ def nothing_was_done(ended, tmp_path):
         ("tau=0.2", "unknown tau; did you mean objective.tau?"),
         ("objective.tua=0.2", "unknown objective.tua; did you mean objective.tau?"),
         ("sampler=zzz", "unknown sampler=zzz; there are hf"),
+        ("reward=similarty", "unknown reward=similarty; did you mean reward=similarity?"),
+        ("experiment=gsm8k_1.5b", "unknown experiment=gsm8k_1.5b; did you mean experiment=paper/gsm8k_1.5b?"),
+        ("experiment=paper/gsm8k_7b", "unknown experiment=paper/gsm8k_7b; did you mean experiment=paper/gsm8k_3b?"),
+        ("data=glyphs", "Could not override 'data'. No match in the defaults list. The chosen domain or task has no "),
         ("task.data_file=x", "unknown task.data_file; did you mean task.data?"),
         (
             "callbacks.evaluation.every=2",

@@ -1,5 +1,7 @@
 """Every file of conf/ composes, and what it names can be built on a CPU."""
 
+import math
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf, open_dict
 
+from sgrpo_lightning.rewards import Answers
 from sgrpo_lightning.run import ConfigurationError, build, settle
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -111,12 +114,65 @@ def test_the_temperature_of_softmax_grpo_is_that_of_the_domain(small):
 
 
 @pytest.mark.parametrize("task", options("task"))
-def test_tasks(task, small):
-    _, module, datamodule, _ = built(f"task={task}", "model=tiny", *small[:1], "trainer.accelerator=cpu")
-    assert module.task is datamodule.task
-    assert module.task.train
-    assert module.task.held_out
-    assert module.task.train[0].prompt
+def test_tasks(task):
+    """Built and run on small data in test_tasks.py; here what each has to say about itself."""
+    cfg = composed(f"task={task}")
+    assert cfg.reward == cfg.task.grader == OmegaConf.load(CONF / "reward" / f"{REWARD_OF[task]}.yaml")
+    assert cfg.objective.tau == (0.1 if task in ("countdown", "gsm8k") else 0.3)
+    assert cfg.headline.metric == ("eval/pass@1" if REWARD_OF[task] in ("countdown", "math") else "eval/reward")
+    assert cfg.callbacks.evaluation.text_overlap == (task in ("poetry", "meetingbank"))
+
+
+REWARD_OF = {
+    "countdown": "countdown",
+    "deepmath": "math",
+    "gsm8k": "math",
+    "meetingbank": "similarity",
+    "openthoughts": "format_similarity",
+    "poetry": "similarity",
+}
+
+
+@pytest.mark.parametrize("reward", options("reward"))
+def test_rewards(reward, small):
+    """Each grades the answers of a task whose examples have references."""
+    _, module, _, _ = built(f"reward={reward}", "task.references=true", "task.train_size=4", *small)
+    example = module.task.train[0]
+    answers = Answers([example.reference], ["24"], [example.reference], ["?"], lambda *pairs: [(-1.5, 2)])
+    if "countdown" in reward:
+        answers = replace(answers, golds=[example.answer])
+    (outcome,) = module.task.grade(answers)
+    expected = {"math": 0, "answer_logprob": -1.5, "answer_perplexity": -math.exp(0.75)}
+    # The reference answers between answer tags, with an expression: neither a box nor the number 24.
+    assert outcome.reward == pytest.approx(expected.get(reward, 0 if reward == "exact" else 1))
+
+
+PAPER = {  # Tables B.1 and B.2: M, prompts, mini-batch per device, iterations, response tokens, GPUs, tau
+    "gsm8k": (8, 64, 4, 1000, 256, 8, 0.1),
+    "countdown": (8, 64, 4, 2000, 256, 8, 0.1),
+    "deepmath": (16, 512, 8, 3220, 1024, 16, 0.3),
+    "poetry": (8, 64, 4, 1350, 1024, 8, 0.3),
+    "meetingbank": (8, 512, 4, 3220, 4096, 16, 0.3),
+    "openthoughts": (8, 512, 4, 3220, 6144, 16, 0.3),
+}
+
+
+@pytest.mark.parametrize("name", options("experiment/paper"))
+def test_settings_of_the_paper(name):
+    """The 3B models of Table B.3 are trained as the 1.5B ones; the similarity reward changes nothing but the reward."""
+    task, size = name.split("_")[0], name.split("_")[-1]
+    samples, prompts, minibatch, iterations, tokens, devices, tau = PAPER[task]
+    cfg = composed(f"experiment=paper/{name}")
+    choices = HydraConfig.get().runtime.choices
+    assert (choices.task, choices.model, cfg.objective.tau) == (task, f"qwen2.5-{size}", tau)
+    assert (cfg.samples_per_group, cfg.prompts_per_iteration, cfg.iterations) == (samples, prompts, iterations)
+    assert (cfg.max_new_tokens, cfg.trainer.devices * cfg.trainer.num_nodes) == (tokens, devices)
+    assert cfg.minibatches * minibatch * devices == prompts
+    assert (cfg.learning_rate, cfg.clip_low, cfg.clip_high, cfg.beta) == (1e-6, 0.2, 0.28, 1e-3)
+    assert ("similarity" in choices.reward) == ("sim" in name or task in ("poetry", "meetingbank", "openthoughts"))
+    header = (CONF / "experiment" / "paper" / f"{name}.yaml").read_text().split("defaults:")[0]
+    assert f"experiment=paper/{name}\n" in header
+    assert all(f"# {word}:" in header for word in ("Hardware", "Hours", "Seeds", "Setting", "Expected", "Measured"))
 
 
 @pytest.mark.parametrize("model", sorted(set(options("model")) - OF_IMAGES["model"]))

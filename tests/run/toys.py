@@ -13,15 +13,17 @@ class LetterTask:
         letters: how many characters count.
         raises_on: a completion that contains this text makes the grader raise.
         seconds: what grading one completion takes.
-        instruction: not used; model=tiny sets it for every task.
     """
 
-    def __init__(self, *, letters=8, questions=8, raises_on=None, seconds=0.0, instruction=""):
+    def __init__(self, *, letters=8, questions=8, raises_on=None, seconds=0.0):
         self.letters, self.raises_on, self.seconds = letters, raises_on, seconds
         self.train = [Example(f"Make {n}.", n) for n in range(questions)]
         self.held_out = [Example(f"Make {n}.", n) for n in range(questions, 2 * questions)]
 
-    def grade(self, completion, example):
+    def grade(self, answers):
+        return [self.grade_one(text, gold) for text, gold in zip(answers.completions, answers.golds, strict=True)]
+
+    def grade_one(self, completion, gold):
         time.sleep(self.seconds)
         if self.raises_on is not None and self.raises_on in completion:
             raise RuntimeError("this grader has a fault")

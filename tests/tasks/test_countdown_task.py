@@ -8,7 +8,7 @@ import re
 import datasets
 import pytest
 
-from sgrpo_lightning.tasks import CountdownTask
+from sgrpo_lightning.tasks import CountdownTask, answers_to
 
 STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
 
@@ -30,7 +30,7 @@ def multisets(examples):
 def check_demonstration(task, example, rng):
     """Right by the grader; every sum true and whole; each sum uses what is left, and the last one is the target."""
     text = task.demonstrate(example, rng)
-    assert task.grade(text, example).status == "ok", text
+    assert task.grade(answers_to([example], [text]))[0].status == "ok", text
     thinking = re.fullmatch(r"<think>(.*)</think><answer>.*</answer>", text)[1]
     left = list(example.answer.numbers)
     for step in thinking.split(";"):
@@ -201,5 +201,5 @@ def test_a_row_without_integers_is_named(row, tmp_path):
 
 def test_an_unknown_source_fails_offline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OSError, match="no-such-name"):
+    with pytest.raises(ValueError, match=r"task\.data=no-such-owner/no-such-name cannot be loaded: .*\n.*from disk"):
         CountdownTask(data="no-such-owner/no-such-name")

@@ -8,7 +8,8 @@ from typing import Any
 
 import lightning as L
 
-from sgrpo_lightning.evaluation import pass_statistics
+from sgrpo_lightning.evaluation import TextOverlap, pass_statistics
+from sgrpo_lightning.rewards import read_response
 
 
 class Evaluation(L.Callback, ABC):
@@ -47,6 +48,7 @@ class HeldOutEvaluation(Evaluation):
         samples_per_question: at the training temperature, so that pass@1 is the mean reward of the policy.
         ks: of pass@k; those above `samples_per_question` are left out.
         max_questions: only the first so many; None takes all.
+        text_overlap: also ROUGE-1/2/L and BLEU of the first sample of each question against its reference.
     """
 
     def __init__(
@@ -56,21 +58,35 @@ class HeldOutEvaluation(Evaluation):
         samples_per_question: int = 16,
         ks: Sequence[int] = (1, 2, 4, 8, 16),
         max_questions: int | None = None,
+        text_overlap: bool = False,
     ) -> None:
         if samples_per_question < 1:
             raise ValueError(f"samples_per_question must be >= 1, got {samples_per_question}")
         super().__init__(every_n_iterations=every_n_iterations)
         self.samples, self.max_questions = samples_per_question, max_questions
         self.ks = [k for k in ks if k <= samples_per_question]
+        self.text_overlap = text_overlap
 
     def measure(self, trainer: L.Trainer, module: Any) -> dict[str, float]:
-        """pass@k, majority vote and the number of samples."""
+        """pass@k, majority vote, the mean reward and its parts, the overlap of texts, and the number of samples."""
         questions = module.task.held_out[: self.max_questions][trainer.global_rank :: trainer.world_size]
         rollout = module.roll_out(questions, samples_per_group=self.samples, key=("held-out",))
         sums = pass_statistics(rollout.outcomes, samples=self.samples, ks=self.ks)
+        sums |= {"reward": rollout.rewards.mean(1).sum()}
+        sums |= {f"reward/{name}": part.mean(1).sum() for name, part in rollout.parts.items()}
         sums = {name: module.over_ranks("/sum", value) for name, value in sums.items()}
         count = sums.pop("questions")
-        return {f"eval/{name}": value / count for name, value in sums.items()} | {"eval/samples": count * self.samples}
+        means = {name: value / count for name, value in sums.items()}
+        if self.text_overlap:
+            means |= self._overlap(rollout, module.device)
+        return {f"eval/{name}": value for name, value in means.items()} | {"eval/samples": count * self.samples}
+
+    def _overlap(self, rollout: Any, device: Any) -> dict[str, float]:
+        overlap = TextOverlap().to(device)
+        first = rollout.completions[:: self.samples]
+        references = [example.reference for example in rollout.examples]
+        overlap.update([read_response(text) for text in first], [read_response(text) or text for text in references])
+        return overlap.compute()
 
 
 class ImageEvaluation(Evaluation):

@@ -77,6 +77,10 @@ def console_of(trainer: L.Trainer) -> Console | None:
 def sample_records(module: Any) -> list[dict[str, Any]]:
     """The latest rollout of a `PolicyModule` as plain records."""
     rollout, advantages = module.rollout, module.advantages.flatten().tolist()
+    rewards, parts = (
+        rollout.rewards.flatten().tolist(),
+        {n: part.flatten().tolist() for n, part in rollout.parts.items()},
+    )
     size = rollout.samples.samples_per_group
     return [
         {
@@ -84,7 +88,8 @@ def sample_records(module: Any) -> list[dict[str, Any]]:
             "completion": completion,
             "answer": outcome.answer,
             "status": outcome.status,
-            "reward": outcome.reward,
+            "reward": rewards[row],
+            "parts": {name: part[row] for name, part in parts.items()},
             "advantage": advantages[row],
         }
         for row, (completion, outcome) in enumerate(zip(rollout.completions, rollout.outcomes, strict=True))

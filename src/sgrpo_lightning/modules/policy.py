@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
@@ -16,9 +18,9 @@ from sgrpo_lightning.modules.loading import Policy
 from sgrpo_lightning.modules.loop import IterationModule
 from sgrpo_lightning.modules.plan import UpdatePlan
 from sgrpo_lightning.modules.policy_loss import PolicyLoss, reference_weights
-from sgrpo_lightning.modules.rollout import Rollout, roll_out
+from sgrpo_lightning.modules.rollout import Rollout, roll_out, shape
 from sgrpo_lightning.modules.rows import Rows, join_rows, micro_batches, scatter
-from sgrpo_lightning.rewards import Status
+from sgrpo_lightning.rewards import RewardShaping, Status
 from sgrpo_lightning.samplers import Sampler
 from sgrpo_lightning.tasks import Example, Task
 
@@ -35,6 +37,7 @@ class PolicyModule(IterationModule):
         loss: of a micro-batch.
         optimizer: parameters -> optimizer.
         scheduler: (optimizer=..., num_training_steps=...) -> learning-rate scheduler, or None.
+        shaping: what training adds to the task's rewards, evaluation does not; None adds nothing.
     """
 
     reference: Any
@@ -50,10 +53,11 @@ class PolicyModule(IterationModule):
         loss: PolicyLoss,
         optimizer: Callable[..., torch.optim.Optimizer],
         scheduler: Callable[..., Any] | None = None,
+        shaping: RewardShaping | None = None,
     ) -> None:
         super().__init__(plan=plan, optimizer=optimizer, scheduler=scheduler)
         self.model, self.policy, self.task = policy.model, policy, task
-        self.sampler, self.head, self.loss = sampler, head, loss
+        self.sampler, self.head, self.loss, self.shaping = sampler, head, loss, shaping or RewardShaping()
         # Outside the module tree: a strategy must not wrap, shard or save the reference.
         object.__setattr__(self, "reference", _frozen_copy(policy.model) if loss.beta else None)
         self.rollout: Rollout | None = None
@@ -64,10 +68,12 @@ class PolicyModule(IterationModule):
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
-        self.rollout = self.roll_out(self._data.prompts(self.iteration, **self._ranks))
+        rollout = self.roll_out(self._data.prompts(self.iteration, **self._ranks))
+        self.rollout = shape(rollout, self.shaping, limit=self.sampler.max_new_tokens)
         self._sampling_seconds = time.perf_counter() - self._started
+        self._check_range(self.rollout.rewards)
         self.advantages = self.head(self.rollout.rewards)
-        rows = join_rows(self.rollout.samples, self.advantages)
+        rows = join_rows(self.rollout.samples, self.advantages, trains=self.rollout.trains)
         with self.trainer.precision_plugin.forward_context():
             self._data.buffer.fill(self._updates(rows))
 
@@ -101,6 +107,13 @@ class PolicyModule(IterationModule):
                 generator=self.generator("sample", self.iteration, *key),
             )
 
+    def _check_range(self, rewards: Tensor) -> None:
+        """Warn once of rewards for which the temperature of the head is not meant."""
+        has_temperature = "tau" in inspect.signature(self.head).parameters
+        if has_temperature and rewards.numel() and not (rewards.min() >= 0 and rewards.max() <= 1):
+            # One message without numbers, so that Python shows it once.
+            warnings.warn("rewards leave [0, 1], which tau is meant for: rescale the rewards or tau", stacklevel=2)
+
     def _updates(self, rows: Rows) -> list[MicroBatch]:
         """The micro-batches of all inner steps, in order."""
         batches: list[MicroBatch] = []
@@ -122,7 +135,8 @@ class PolicyModule(IterationModule):
         weights = torch.zeros(rows.loss_mask.shape, device=self.device)
         weights[chosen] = self.loss.reduction(rows.loss_mask[chosen], rows.group_id[chosen], all_sum=self._all_sum)
         # Without a KL, a row of zero advantage has no gradient: it is not worth a forward pass.
-        kept = chosen if self.loss.beta else chosen[rows.advantages[chosen] != 0]
+        useful = rows.loss_mask.any(-1) & ((rows.advantages != 0) | bool(self.loss.beta))
+        kept = chosen[useful[chosen]]
         shares = torch.ones_like(weights) / self._all_sum(rows.loss_mask[kept].sum()).clamp(min=1)
         count = self.plan.micro_batches(world_size=self.trainer.world_size)
         return micro_batches(rows, kept, weights, shares, size=self.plan.micro_batch_size, count=count)
@@ -152,6 +166,7 @@ class PolicyModule(IterationModule):
         statuses = self.rollout.statuses()
         return {
             **group_metrics(self.rollout.rewards, self.advantages, num_groups=groups),
+            **{f"reward/{name}/mean": part.sum() / rows for name, part in self.rollout.parts.items()},
             "length/mean": samples.completion_mask.sum() / rows,
             "truncated/frac": samples.truncated.sum() / rows,
             "tokens/sum": samples.completion_mask.sum(),

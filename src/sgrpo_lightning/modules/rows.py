@@ -30,15 +30,16 @@ class Rows:
 
     @property
     def length(self) -> Tensor:
-        """Tokens of each row, padding left out."""
+        """Tokens of each row up to the last that trains."""
         return self.prompt_length + self.loss_mask.sum(-1)
 
 
-def join_rows(samples: Samples, advantages: Tensor) -> Rows:
+def join_rows(samples: Samples, advantages: Tensor, *, trains: Tensor | None = None) -> Rows:
     """Rows that train on every sampled token.
 
     Args:
         advantages: [G, M].
+        trains: [N], the rows that do; None: all.
     """
     num_samples = samples.samples_per_group
     ids = torch.cat([samples.prompt_ids.repeat_interleave(num_samples, 0), samples.completion_ids], -1)
@@ -49,7 +50,7 @@ def join_rows(samples: Samples, advantages: Tensor) -> Rows:
         input_ids=ids.gather(1, columns.clamp(max=ids.shape[1] - 1)),
         prompt_length=samples.prompt_mask.sum(-1).repeat_interleave(num_samples),
         completion_ids=samples.completion_ids,
-        loss_mask=samples.completion_mask,
+        loss_mask=samples.completion_mask if trains is None else samples.completion_mask & trains[:, None],
         group_id=groups.repeat_interleave(num_samples),
         advantages=advantages.flatten(),
     )

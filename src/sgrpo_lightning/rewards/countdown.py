@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from operator import index
 
+from sgrpo_lightning.rewards.answers import Answers
 from sgrpo_lightning.rewards.expression import ExpressionError, evaluate
 from sgrpo_lightning.rewards.outcome import Outcome
 from sgrpo_lightning.rewards.reading import read_answer
@@ -27,7 +28,7 @@ def grade_countdown(completion: object, *, numbers: Iterable[int], target: int) 
         gives one has no right answer. The whole table is in docs/countdown.md.
 
     >>> grade_countdown("<think>...</think><answer>8/(3-8/3)</answer>", numbers=[3, 3, 8, 8], target=24)
-    Outcome(reward=1.0, status='ok', answer='8/(3-8/3)')
+    Outcome(reward=1.0, status='ok', answer='8/(3-8/3)', parts={})
 
     Reference: Appendix B.3, Countdown.
     """
@@ -44,6 +45,14 @@ def grade_countdown(completion: object, *, numbers: Iterable[int], target: int) 
     if value == goal and sorted(used) == given:
         return Outcome(1.0, "ok", answer)
     return Outcome(0.0, "wrong", answer)
+
+
+class CountdownGrader:
+    """`grade_countdown` on each completion; its gold has `numbers` and `target`."""
+
+    def __call__(self, answers: Answers) -> list[Outcome]:
+        pairs = zip(answers.completions, answers.golds, strict=True)
+        return [grade_countdown(text, numbers=gold.numbers, target=gold.target) for text, gold in pairs]
 
 
 def countdown_reward(completion: object, *, numbers: Iterable[int], target: int) -> float:

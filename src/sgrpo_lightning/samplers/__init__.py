@@ -13,6 +13,9 @@ __all__ = ["Sampler"]
 class Sampler(Protocol):
     """What the training loop asks of a sampler."""
 
+    max_new_tokens: int
+    """The limit on the tokens of a completion."""
+
     def generate(
         self,
         model: Any,

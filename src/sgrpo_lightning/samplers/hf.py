@@ -65,7 +65,7 @@ class HFSampler:
         """
         groups = len(prompt_ids) if self.max_rows is None else max(1, self.max_rows // samples_per_group)
         parts = []
-        with _inference_mode(model):
+        with inference_mode(model):
             for ids, mask in zip(prompt_ids.split(groups), prompt_mask.split(groups), strict=True):
                 parts.append(self._decode(model, ids, mask, samples_per_group, eos_token_ids, pad_token_id, generator))
         tokens, mask, logprobs = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -148,7 +148,7 @@ def _next_logits(
 
 
 @contextmanager
-def _inference_mode(model: PreTrainedModel) -> Iterator[None]:
+def inference_mode(model: PreTrainedModel) -> Iterator[None]:
     """Evaluation mode without gradient checkpointing, which would switch the cache off."""
     was_training = model.training
     checkpointing = getattr(model, "is_gradient_checkpointing", False)

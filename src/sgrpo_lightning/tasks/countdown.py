@@ -9,10 +9,10 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 
-from sgrpo_lightning.rewards import Outcome, grade_countdown
+from sgrpo_lightning.rewards import Answers, CountdownGrader, Grader, Outcome
 from sgrpo_lightning.tasks.arithmetic import Multiset, can_reach, reachable, solve
 from sgrpo_lightning.tasks.base import Example
 from sgrpo_lightning.tasks.files import load_rows
@@ -26,6 +26,7 @@ class Problem:
 
     numbers: tuple[int, ...]
     target: int
+    demonstration: str = field(default="", compare=False)  # of the data, where it has one
 
 
 class CountdownTask:
@@ -40,10 +41,13 @@ class CountdownTask:
         target: an integer, or "any" for every reachable value in [target_low, target_high].
         held_out_fraction: share of the multisets held out.
         train_size, held_out_size: keep a random subset of so many problems; None keeps all.
-        data: a .jsonl/.json/.csv/.parquet file, a folder or a hub id with columns `nums` and `target`;
-            None generates the problems, each solvable with non-negative integer steps.
-        prompt: template with {numbers} and {target}.  instruction: appended to it; empty for a policy
+        data: a .jsonl/.json/.csv/.parquet file, a folder or a hub id with columns `nums` and `target`, perhaps
+            `messages` whose last turn is a demonstration; None generates the problems, each solvable with
+            non-negative integer steps.  subset: of a hub data set.
+        prompt: template with {numbers} and {target}.  instruction: follows it, as it is; empty for a policy
             that already knows the format.
+        grader: of the answers; the default evaluates the expression.
+        references: also give each example a demonstration to be compared with, for rewards that need one.
     """
 
     def __init__(
@@ -60,8 +64,11 @@ class CountdownTask:
         train_size: int | None = None,
         held_out_size: int | None = None,
         data: str | None = None,
+        subset: str | None = None,
         prompt: str = "Make {target} from {numbers}.",
         instruction: str = "",
+        grader: Grader | None = None,
+        references: bool = False,
     ) -> None:
         if numbers < 2:
             raise ValueError(f"task.numbers must be >= 2, got {numbers}")
@@ -71,11 +78,12 @@ class CountdownTask:
             raise ValueError(f"task.held_out_fraction must lie in (0, 1), got {held_out_fraction}")
         if target != "any" and not isinstance(target, int):
             raise ValueError(f"task.target must be an integer or 'any', got {target!r}")
-        self._template = f"{prompt} {instruction}".strip()
+        self.grader = grader or CountdownGrader()
+        self._prompt, self._instruction, self._references = prompt, instruction, references
         wanted = range(target_low, target_high + 1) if isinstance(target, str) else range(target, target + 1)
         rng = random.Random(f"countdown problems {split_seed}")
         problems = (
-            _read_problems(data)
+            _read_problems(data, subset)
             if data
             else _generate(numbers, low, high, wanted, rng, (train_size or 10_000) + (held_out_size or 1_000))
         )
@@ -94,22 +102,35 @@ class CountdownTask:
 
     def _examples(self, problems: list[Problem], size: int | None, rng: random.Random) -> list[Example]:
         rng.shuffle(problems)
-        return [Example(self._ask(problem), problem) for problem in problems[:size]]
+        return [Example(self._ask(problem), problem, self._reference(problem)) for problem in problems[:size]]
+
+    def _reference(self, problem: Problem) -> str:
+        return (
+            _solution(problem, random.Random(f"reference {problem.numbers} {problem.target}"))
+            if self._references
+            else ""
+        )
 
     def _ask(self, problem: Problem) -> str:
-        return self._template.format(numbers=", ".join(map(str, problem.numbers)), target=problem.target)
+        question = self._prompt.format(numbers=", ".join(map(str, problem.numbers)), target=problem.target)
+        return f"{question} {self._instruction}".strip()
 
-    def grade(self, completion: str, example: Example) -> Outcome:
-        """1 for an expression over exactly the given integers that equals the target, else 0."""
-        return grade_countdown(completion, numbers=example.answer.numbers, target=example.answer.target)
+    def grade(self, answers: Answers) -> list[Outcome]:
+        """The outcomes of the task's grader."""
+        return self.grader(answers)
 
     def demonstrate(self, example: Example, rng: random.Random) -> str:
-        """A random solution: its sums in the thinking, then the expression as the answer."""
-        problem = example.answer
-        solution = solve(tuple(sorted(problem.numbers)), problem.target, rng)
-        if solution is None:
-            raise ValueError(f"no solution in non-negative integer steps: {problem}")
-        return f"<think>{';'.join(solution.steps())}</think><answer>{solution}</answer>"
+        """The one of the data, else a random solution: its sums in the thinking, then the expression as the answer."""
+        return _solution(example.answer, rng)
+
+
+def _solution(problem: Problem, rng: random.Random) -> str:
+    if problem.demonstration:
+        return problem.demonstration
+    solution = solve(tuple(sorted(problem.numbers)), problem.target, rng)
+    if solution is None:
+        raise ValueError(f"no solution in non-negative integer steps: {problem}")
+    return f"<think>{';'.join(solution.steps())}</think><answer>{solution}</answer>"
 
 
 def is_held_out(numbers: Iterable[int], *, fraction: float, seed: int) -> bool:
@@ -137,10 +158,11 @@ def _multisets(numbers: int, low: int, high: int, rng: random.Random, sample_siz
     return sorted({tuple(sorted(rng.choices(values, k=numbers))) for _ in range(sample_size)})
 
 
-def _read_problems(data: str) -> Iterator[Problem]:
-    for number, row in enumerate(load_rows(data, columns=("nums", "target"))):
+def _read_problems(data: str, subset: str | None) -> Iterator[Problem]:
+    for number, row in enumerate(load_rows(data, columns=("nums", "target"), subset=subset)):
+        turns = row.get("messages") or [{}]
         try:
-            yield Problem(_integers(row["nums"]), index(row["target"]))
+            yield Problem(_integers(row["nums"]), index(row["target"]), turns[-1].get("content") or "")
         except (TypeError, ValueError) as error:
             raise ValueError(f"{data}, row {number}: nums must be integers and target an integer, got {row}") from error
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 
-def render_prompt(tokenizer: Any, question: str) -> str:
-    """The question as a user's turn of the tokenizer's chat template, or on a line of its own without one."""
+def render_prompt(tokenizer: Any, question: str, *, system: str = "") -> str:
+    """The question as a user's turn of the tokenizer's chat template, or on a line of its own without one.
+
+    A `system` message goes first: as a turn of the template, or as a line.
+    """
     if tokenizer.chat_template is None:
-        return f"{question}\n"
-    messages = [{"role": "user", "content": question}]
+        return "".join(f"{line}\n" for line in (system, question) if line)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": question})
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

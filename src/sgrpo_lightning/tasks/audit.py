@@ -1,0 +1,55 @@
+"""Which gold answers a grader can check: those that it marks right when they are given as the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from sgrpo_lightning.rewards import Grader
+
+
+def audit(grader: Grader, golds: Sequence[Any], *, cache_dir: Path | None = None) -> list[bool]:
+    """Whether each gold answer passes; all do for a grader that has no `audit(golds)` of its own.
+
+    Equal answers are tried once, and what was found is kept in a file: of several ranks, one does the work.
+
+    Args:
+        cache_dir: None takes the user's cache folder; where it cannot be written, nothing is kept.
+    """
+    examine = getattr(grader, "audit", None)
+    if examine is None:
+        return [True] * len(golds)
+    distinct = sorted({str(gold) for gold in golds})
+    folder = cache_dir or default_cache_dir() / "audits"
+    file = folder / f"{_digest(grader, distinct)}.json"
+    try:
+        from filelock import FileLock
+
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):
+            if not file.is_file():
+                scratch = file.with_suffix(".part")
+                scratch.write_text(json.dumps(_failures(examine, distinct)))
+                os.replace(scratch, file)
+            failures = set(json.loads(file.read_text()))
+    except OSError:
+        failures = set(_failures(examine, distinct))
+    return [str(gold) not in failures for gold in golds]
+
+
+def default_cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgrpo-lightning"
+
+
+def _failures(examine: Any, distinct: Sequence[str]) -> list[str]:
+    return [gold for gold, passes in zip(distinct, examine(distinct), strict=True) if not passes]
+
+
+def _digest(grader: Any, distinct: Sequence[str]) -> str:
+    """Of the answers, and of what judges them."""
+    judge = f"{type(grader).__qualname__} {getattr(grader, 'version', '')}"
+    return blake2b("\0".join([judge, *distinct]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
