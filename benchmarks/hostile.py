@@ -97,9 +97,23 @@ ENDLESS = (
 )
 PLACES = ["{}", "<think>{}", "<think>{}</think>{}", "</think>{}", "<answer>{}</answer>", r"\boxed{{{}}}", "#### {}"]
 # The few between the extremes are those that take Math-Verify longest; the longest it never sees.
-DEPTHS = (*[1, 2] * 30, *[3] * 4, 12, 40, *[600, 5000] * 17)
-DIGITS = (*[1, 2, 3] * 30, *[18, 200] * 2, *[600, 5000] * 3)
-OBJECTS = (None, b"<answer>1</answer>", 24, 0.5, float("nan"), True, [], ["24"], {}, {"answer": 24}, (), object(), str)
+DEPTHS = (*[1, 2] * 60, *[3] * 4, 12, 40, *[600, 5000] * 35)
+DIGITS = (*[1, 2, 3] * 30, 18, 200, *[600, 5000] * 3)
+OBJECTS: tuple[Any, ...] = (
+    None,
+    b"<answer>1</answer>",
+    24,
+    0.5,
+    float("nan"),
+    True,
+    [],
+    ["24"],
+    {},
+    {"answer": 24},
+    (),
+    object(),
+    str,
+)
 
 
 def soup(rng: random.Random, right: str) -> str:
@@ -228,7 +242,7 @@ def assail(task: str, count: int, seconds: float) -> str:
         if elapsed > slowest[0] and done:  # the first time starts the workers
             ends = sum(outcome.status == "timeout" for outcome in outcomes)
             slowest = elapsed, f"{answers[0]!a:.80}" if size == 1 else f"{size} answers, {ends} of them stopped"
-        if done <= count // 10:
+        if done <= count // 10 < done + size:
             before = resident()
     after = resident()
     getattr(grader, "close", lambda: None)()

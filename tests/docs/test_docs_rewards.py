@@ -41,8 +41,8 @@ def test_every_setting_of_length_has_a_row():
 
 def test_doctests_of_the_package():
     """Of what is small and needs no worker."""
-    from sgrpo_lightning.rewards import countdown, expression, reading
+    from sgrpo_lightning.rewards import countdown, expression, forms, reading
 
-    for module in (countdown, expression, reading):
+    for module in (countdown, expression, forms, reading):
         failed, tried = doctest.testmod(module)
         assert (failed, tried > 0) == (0, True), module.__name__

@@ -163,6 +163,8 @@ def test_masked_completions_do_not_train(make_policy, beta):
     assert 0 < rollout.trains.sum() < len(rollout.trains)
     assert torch.equal(rollout.trains, ~rollout.samples.truncated)
     assert torch.equal(rows.loss_mask.any(-1), rollout.trains)
+    learned = [batch for batch in module.trainer.datamodule.buffer.micro_batches if batch.weight.any()]
+    assert sum(len(batch.input_ids) for batch in learned) <= rollout.trains.sum()
     kept = rollout.samples.completion_mask[rollout.trains]
     assert rows.loss_mask.sum() == kept.sum()
     assert row["reward/mean"] == pytest.approx(

@@ -92,3 +92,10 @@ def test_a_text_equals_itself_in_every_form(text, form):
 def test_doctests():
     failed, tried = doctest.testmod(exact)
     assert (failed, tried > 0) == (0, True)
+
+
+def test_a_megabyte_of_combining_marks_costs_linear_time():
+    """Unicode's normal forms sort runs of marks in quadratic time: without a limit this test would take hours."""
+    marks = "a" + "\u0301\u0327" * 500_000
+    assert grade_exact(f"<answer>{marks}</answer>", answer="b").status == "wrong"
+    assert grade_exact(f"<answer>{marks}</answer>", answer=marks).status == "ok"

@@ -95,6 +95,12 @@ def test_memory_is_limited_for_each_item(pool, bomb):
     assert [others[0], others[1], others[3]] == [Result(180 * 2**20)] * 3
 
 
+def test_what_an_earlier_item_left_in_memory_does_not_count():
+    kept = "len(__import__('builtins').__dict__.setdefault('kept', bytearray(180 * 2**20)))"
+    with WorkerPool(workers=1, seconds=20.0, megabytes=256) as pool:
+        assert pool.map(eval, [kept, "len(bytearray(180 * 2**20))"]) == [Result(180 * 2**20)] * 2
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [
@@ -159,7 +165,8 @@ PROGRAMS = {
     "leaves its workers running": ("pool.map(eval, ['1'] * 20)", []),
     "is interrupted": (
         """
-        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        pool.map(eval, ['1'] * 20)
+        threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
             pool.map(eval, [HANG] * 3000)
         except KeyboardInterrupt:
@@ -167,9 +174,11 @@ PROGRAMS = {
         """,
         ["1"],
     ),
-    "forks": (
+    "forks while a thread uses the pool": (
         """
-        pool.map(eval, ['1'])
+        thread = threading.Thread(target=pool.map, args=(eval, ["__import__('time').sleep(2)"]))
+        thread.start()
+        time.sleep(0.2)
         child = multiprocessing.get_context('fork').Process(target=lambda: print(pool.map(eval, ['2'])[0].value))
         child.start()
         child.join()
@@ -184,11 +193,11 @@ PROGRAMS = {
 def test_a_program_ends_that(program, tmp_path):
     """With the exit code 0, and no process that keeps its output open."""
     body, printed = PROGRAMS[program]
-    imports = "import multiprocessing, os, signal, threading\nfrom sgrpo_lightning.rewards.pool import WorkerPool"
+    imports = "import multiprocessing, os, signal, threading, time\nfrom sgrpo_lightning.rewards.pool import WorkerPool"
     main = f"HANG = '{HANG}'\npool = WorkerPool(workers=2, seconds=30.0)\n{textwrap.dedent(body)}\nprint('end')"
     script = tmp_path / "program.py"
     script.write_text(f"{imports}\nif __name__ == '__main__':\n{textwrap.indent(main, '    ')}\n")
-    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, timeout=100, check=True)
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert done.stdout.split() == [*printed, "end"]
 
 

@@ -1,6 +1,8 @@
 """A task that a random policy can learn in seconds: write digits."""
 
+import os
 import time
+from dataclasses import replace
 
 from sgrpo_lightning.rewards import Outcome
 from sgrpo_lightning.tasks import Example
@@ -32,3 +34,13 @@ class LetterTask:
 
     def demonstrate(self, example, rng):
         return str(rng.randrange(10**self.letters))
+
+
+class FailsOnRankOne(LetterTask):
+    """Rewards have a part, but no grade of the second rank succeeds."""
+
+    def grade_one(self, completion, gold):
+        if os.environ.get("LOCAL_RANK") == "1":
+            raise RuntimeError("this rank has a fault")
+        outcome = super().grade_one(completion, gold)
+        return replace(outcome, parts={"digits": outcome.reward})

@@ -81,8 +81,12 @@ def test_sizes(write):
     some = QuestionTask(data=data, held_out_fraction=0.5, train_size=10, held_out_size=7)
     again = QuestionTask(data=data, held_out_fraction=0.5, train_size=10, held_out_size=7)
     other = QuestionTask(data=data, held_out_fraction=0.5, train_size=10, held_out_size=7, split_seed=1)
+    lopsided = QuestionTask(data=data, held_out_fraction=0.1, train_size=3, held_out_size=20)
     one_side = QuestionTask(data=data, held_out_fraction=0.5, train_size=10)
     assert (len(some.train), len(some.held_out)) == (10, 7)
+    assert (len(lopsided.train), len(lopsided.held_out)) == (3, 20)
+    numbers = [int(example.answer) for example in some.train]
+    assert numbers == sorted(numbers)  # the order of the rows
     assert set(prompts(some.train)) < set(prompts(whole.train))
     assert set(prompts(some.held_out)) < set(prompts(whole.held_out))
     assert prompts(some.train) == prompts(again.train) != prompts(whole.train)[:10]

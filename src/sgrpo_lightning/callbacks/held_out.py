@@ -69,22 +69,25 @@ class HeldOutEvaluation(Evaluation):
 
     def measure(self, trainer: L.Trainer, module: Any) -> dict[str, float]:
         """pass@k, majority vote, the mean reward and its parts, the overlap of texts, and the number of samples."""
-        questions = module.task.held_out[: self.max_questions][trainer.global_rank :: trainer.world_size]
-        rollout = module.roll_out(questions, samples_per_group=self.samples, key=("held-out",))
+        questions = module.task.held_out[: self.max_questions]
+        mine = questions[trainer.global_rank :: trainer.world_size]
+        # A rank without a question asks one that does not count: all ranks have to take the same steps.
+        rollout = module.roll_out(mine or questions[:1], samples_per_group=self.samples, key=("held-out",))
         sums = pass_statistics(rollout.outcomes, samples=self.samples, ks=self.ks)
         sums |= {"reward": rollout.rewards.mean(1).sum()}
         sums |= {f"reward/{name}": part.mean(1).sum() for name, part in rollout.parts.items()}
-        sums = {name: module.over_ranks("/sum", value) for name, value in sums.items()}
+        sums = {name: module.over_ranks("/sum", value if mine else 0.0) for name, value in sums.items()}
         count = sums.pop("questions")
         means = {name: value / count for name, value in sums.items()}
         if self.text_overlap:
-            means |= self._overlap(rollout, module.device)
+            means |= self._overlap(rollout, len(mine), module.device)
         return {f"eval/{name}": value for name, value in means.items()} | {"eval/samples": count * self.samples}
 
-    def _overlap(self, rollout: Any, device: Any) -> dict[str, float]:
+    def _overlap(self, rollout: Any, questions: int, device: Any) -> dict[str, float]:
+        """Of the first sample of each of so many questions."""
         overlap = TextOverlap().to(device)
-        first = rollout.completions[:: self.samples]
-        references = [example.reference for example in rollout.examples]
+        first = rollout.completions[:: self.samples][:questions]
+        references = [example.reference for example in rollout.examples[:questions]]
         overlap.update([read_response(text) for text in first], [read_response(text) or text for text in references])
         return overlap.compute()
 

@@ -28,7 +28,7 @@ class TextOverlap(nn.Module):
     >>> {name: round(value, 4) for name, value in overlap.compute().items()}  # 5/6, 3/5, 5/6, (5/6 3/5 2/4 1/3)^(1/4)
     {'rouge1': 0.8333, 'rouge2': 0.6, 'rougeL': 0.8333, 'bleu': 0.5373}
 
-    Reference: Appendix B.3, MeetingBank: "During training, we track ROUGE and BLEU only".
+    Reference: Appendix B.3, MeetingBank.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,8 @@ import copy
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 import torch
@@ -98,7 +99,7 @@ class PolicyModule(IterationModule):
     ) -> Rollout:
         """Graded samples of the current policy for `examples`, at the precision of training."""
         with self.trainer.precision_plugin.forward_context():
-            return roll_out(
+            rollout = roll_out(
                 self.policy,
                 self.sampler,
                 self.task,
@@ -106,6 +107,9 @@ class PolicyModule(IterationModule):
                 samples_per_group=samples_per_group or self.plan.samples_per_group,
                 generator=self.generator("sample", self.iteration, *key),
             )
+        # A rank on which every grade failed knows no parts, but all ranks have to add up the same ones.
+        absent = dict.fromkeys(self._of_all_ranks(rollout.parts), torch.zeros_like(rollout.rewards))
+        return replace(rollout, parts=absent | rollout.parts)
 
     def _check_range(self, rewards: Tensor) -> None:
         """Warn once of rewards for which the temperature of the head is not meant."""
@@ -180,6 +184,14 @@ class PolicyModule(IterationModule):
             "tokens_per_second": row["tokens/sum"] / seconds,
             "samples": (self.iteration + 1) * self.plan.prompts_per_iteration * self.plan.samples_per_group,
         }
+
+    def _of_all_ranks(self, names: Iterable[str]) -> list[str]:
+        """The names that any rank has, in one order."""
+        found: list[Any] = [list(names)]
+        if self.trainer.world_size > 1:
+            found *= self.trainer.world_size
+            torch.distributed.all_gather_object(found, list(names))
+        return list(dict.fromkeys(name for some in found for name in some))
 
     def _all_sum(self, count: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(count.clone(), reduce_op="sum")

@@ -1,9 +1,9 @@
 """Exact match: the answer is, letter for letter, the gold one."""
 
-import unicodedata
 from typing import Any
 
 from sgrpo_lightning.rewards.answers import Answers
+from sgrpo_lightning.rewards.forms import plain
 from sgrpo_lightning.rewards.outcome import Outcome
 from sgrpo_lightning.rewards.reading import read_answer
 
@@ -50,19 +50,12 @@ def grade_exact(completion: object, *, answer: Any, ignore_case: bool = True) ->
     >>> outcome.reward, outcome.answer
     (1.0, 'New\\n York')
     """
-    gold = "" if answer is None else _normalise(str(answer), ignore_case)
+    gold = "" if answer is None else plain(str(answer), ignore_case=ignore_case)
     if not gold:
         raise ValueError(f"a gold answer must hold text, got {answer!r}")
     given = read_answer(completion)
     if given is None:
         return Outcome(0.0, "no_answer", None)
-    if _normalise(given, ignore_case) == gold:
+    if plain(given, ignore_case=ignore_case) == gold:
         return Outcome(1.0, "ok", given)
     return Outcome(0.0, "wrong", given)
-
-
-def _normalise(text: str, ignore_case: bool) -> str:
-    text = unicodedata.normalize("NFKC", text)
-    if ignore_case:
-        text = unicodedata.normalize("NFKC", text.casefold())  # folding can leave the form that was just reached
-    return " ".join(text.split())

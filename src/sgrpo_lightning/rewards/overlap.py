@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import re
 import string
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import regex
 from rapidfuzz.distance import LCSseq
+
+from sgrpo_lightning.rewards.forms import folded
 
 Tokenizer = Literal["rouge", "unicode"]
 Measure = Callable[[str], float]
@@ -37,9 +38,6 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
 _WORD = regex.compile(rf"(?V1)[{_UNSPACED}--\p{{M}}]\p{{M}}*|[[\p{{L}}\p{{N}}\p{{M}}]--{_UNSPACED}]+")
 _PUNCTUATION = regex.compile(r"[\p{P}\p{S}]+")
-# Sorting a run of marks takes quadratic time; Unicode's stream-safe texts have at most 30 (UAX 15). The two letters
-# become marks in NFKC.
-_MARKS_BEYOND_30 = regex.compile(r"(?<=[\p{M}\uff9e\uff9f]{30})[\p{M}\uff9e\uff9f]+")
 
 
 def squad_f1(prediction: str, reference: str, *, tokenizer: Tokenizer = "rouge") -> float:
@@ -139,20 +137,14 @@ def _squad_words(text: str) -> list[str]:
 
 
 def _unicode_words(text: str) -> list[str]:
-    return _rouge_words(text) if text.isascii() else _WORD.findall(_folded(text))  # the same, but faster
+    return _rouge_words(text) if text.isascii() else _WORD.findall(folded(text))  # the same, but faster
 
 
 def _unicode_squad_words(text: str) -> list[str]:
     if text.isascii():
         return _squad_words(text)
-    words = _WORD.findall(_PUNCTUATION.sub("", _folded(text)))
+    words = _WORD.findall(_PUNCTUATION.sub("", folded(text)))
     return [word for word in words if word not in ("a", "an", "the")]
-
-
-def _folded(text: str) -> str:
-    """Without what tells capitals, full-width forms and ways to compose a letter apart."""
-    text = unicodedata.normalize("NFKC", _MARKS_BEYOND_30.sub("", text)).casefold()
-    return unicodedata.normalize("NFKC", text)  # folding can leave the form that was just reached
 
 
 _F1_WORDS = {"rouge": _squad_words, "unicode": _unicode_squad_words}

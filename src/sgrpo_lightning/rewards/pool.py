@@ -211,7 +211,7 @@ def _serve(work: bytes, seconds: float, megabytes: int) -> Result:
         try:
             function, item = pickle.loads(work)
             return Result(function(item))
-        except BaseException as error:  # SystemExit too, which would end the parent
+        except BaseException as error:  # such as SystemExit
             return Result(failure="error", message=_message(error))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar, overload
 
+from sgrpo_lightning.rewards.forms import plain
 from sgrpo_lightning.tasks.rows import Question
 
 Item = TypeVar("Item", covariant=True)
@@ -52,8 +52,7 @@ REPEATED = "held out with a question seen before"
 
 def question_key(text: str) -> bytes:
     """Equal for questions that differ in case, spacing or Unicode form alone."""
-    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(plain(text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def is_held_out(key: bytes, *, fraction: float, seed: int) -> bool:
