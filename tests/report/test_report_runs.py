@@ -103,6 +103,18 @@ def test_the_domain_chooses_what_is_shown():
     assert what_to_show(images) == (["eval/top1", "eval/pass@1", "eval/pass@128"], "step")
 
 
+def test_a_report_shows_what_its_tasks_end_with(tmp_path):
+    for name, metric in (("one", "eval/reward"), ("two", "eval/reward"), ("three", "eval/pass@1")):
+        config = {"headline": {"metric": metric, "label": "held-out"}}
+        last = {"eval/reward": 0.5, "eval/pass@1": 0.25}
+        write_run(tmp_path / name, "grpo", 0, last=last, rows=[{"iteration": 1, "eval/reward": 0.5}], config=config)
+    runs = find_runs(str(tmp_path / "*"))
+    assert [run.headline for run in runs] == ["eval/reward", "eval/pass@1", "eval/reward"]
+    assert what_to_show([runs[0], runs[2]])[0] == ["eval/reward"]
+    assert what_to_show(runs)[0] == ["eval/reward", "eval/pass@1"]
+    assert what_to_show(runs, metrics="eval/pass@1")[0] == ["eval/pass@1"]
+
+
 def test_metrics_and_x_of_ones_own():
     rows = [{"step": 3, "iteration": 1, "reward/mean": 0.5}]
     runs = [made("grpo", top1=0.1, rows=rows), made("maxrl")]

@@ -17,10 +17,11 @@ METRICS = {"llm": ["eval/pass@1"], "imagenet": ["eval/top1", "eval/pass@1", "eva
 X = {"llm": "iteration", "imagenet": "step"}
 
 # Keys that do not say what was trained: names and records of a run, where it ran, and what changes speed alone.
-# `default_tau` shows in the objective's tau, where there is one.
+# `default_tau` shows in the objective's tau, where there is one, `grader` as the reward, and so on.
 UNTOLD = {"seed", "run_dir", "resume", "identity", "callbacks", "logger", "shared", "headline", "default_root_dir"}
 UNTOLD |= {"accelerator", "devices", "num_nodes", "strategy", "default_tau", "micro_batch_size", "num_workers"}
-UNTOLD |= {"prefetch_factor", "evaluation_batch_size", "cache_dir", "compile", "channels_last"}
+UNTOLD |= {"prefetch_factor", "evaluation_batch_size", "cache_dir", "compile", "channels_last", "workers"}
+UNTOLD |= {"grader", "shaping", "countdown_instruction", "countdown_target", "track_text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,14 @@ class Run:
 
     Args:
         settings: dotted key -> value, of `config.yaml`; empty where there is none.
+        headline: the metric that the run itself ends with.
     """
 
     folder: Path
     summary: Mapping[str, Any]
     rows: Sequence[Row]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    headline: str | None = None
 
     @property
     def objective(self) -> str:
@@ -73,10 +76,9 @@ def find_runs(pattern: str) -> list[Run]:
 def read_run(folder: Path) -> Run:
     """A run from its `summary.json`, `metrics.jsonl` and `config.yaml`; the last two may be missing."""
     summary, config = json.loads((folder / "summary.json").read_text()), folder / "config.yaml"
-    settings = {}
-    if config.is_file():
-        settings = {"task": summary.get("task"), **flat(yaml.safe_load(config.read_text()) or {})}
-    return Run(folder, summary, read_rows(folder), settings)
+    told = (yaml.safe_load(config.read_text()) if config.is_file() else None) or {}
+    settings = {"task": summary.get("task"), **flat(told)} if config.is_file() else {}
+    return Run(folder, summary, read_rows(folder), settings, told.get("headline", {}).get("metric"))
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -114,13 +116,15 @@ def domain_of(runs: Sequence[Run]) -> str:
 def what_to_show(
     runs: Sequence[Run], *, metrics: str | Sequence[str] | None = None, x: str | None = None
 ) -> tuple[list[str], str]:
-    """The metrics of a report and what they are drawn against; None takes those of the domain.
+    """The metrics of a report and what they are drawn against; None takes those of the domain, or of the tasks.
 
     Raises:
         ValueError: runs of several domains; a metric that no run has; an x that no row has.
     """
     domain = domain_of(runs)
-    names = [metrics] if isinstance(metrics, str) else list(metrics or METRICS[domain])
+    headlines = dict.fromkeys(run.headline for run in runs if run.headline)
+    usual = list(headlines) if domain == "llm" and headlines else METRICS[domain]
+    names = [metrics] if isinstance(metrics, str) else list(metrics or usual)
     columns, known = {name for run in runs for row in run.rows for name in row}, _measured(runs)
     missing = [name for name in names if name not in known | columns]
     if missing and (metrics or len(missing) == len(names)):
