@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-import lightning as L
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from datamodules.task_data import TaskDataModule
 from sgrpo_lightning.tasks.prompting import render_prompt
-from sgrpo_lightning.tasks.survey import check_fingerprint, survey
 
 if TYPE_CHECKING:
     from sgrpo_lightning.modules import Policy
-    from sgrpo_lightning.tasks import Task
+    from sgrpo_lightning.tasks import Example, Task
+
+TRIES = 100
 
 
 class DemonstrationDataset(Dataset[tuple[list[int], list[int]]]):
@@ -29,12 +30,22 @@ class DemonstrationDataset(Dataset[tuple[list[int], list[int]]]):
 
     def __getitem__(self, index: int) -> tuple[list[int], list[int]]:
         rng = random.Random(f"demonstration {self.seed} {index}")
-        example = rng.choice(self.task.train)
-        completion = self.task.demonstrate(example, rng) + self.tokenizer.eos_token
+        example, demonstration = self._drawn(rng)
+        completion = demonstration + self.tokenizer.eos_token
         prompt = render_prompt(self.tokenizer, example.prompt, system=example.system)
         prompt_ids = self.tokenizer(prompt, add_special_tokens=False)
         completion_ids = self.tokenizer(completion, add_special_tokens=False)
         return prompt_ids["input_ids"], completion_ids["input_ids"]
+
+    def _drawn(self, rng: random.Random) -> tuple[Example, str]:
+        """An example that has a demonstration; those without are passed over."""
+        for _ in range(TRIES):
+            example = rng.choice(self.task.train)
+            try:
+                return example, self.task.demonstrate(example, rng)
+            except ValueError as error:
+                reason = error
+        raise ValueError(f"none of {TRIES} random examples has a demonstration; the last: {reason}")
 
 
 def collate(rows: list[tuple[list[int], list[int]]], pad_token_id: int) -> dict[str, Tensor]:
@@ -51,7 +62,7 @@ def collate(rows: list[tuple[list[int], list[int]]], pad_token_id: int) -> dict[
     return {"input_ids": input_ids, "attention_mask": attention_mask, "loss_mask": loss_mask}
 
 
-class DemonstrationDataModule(L.LightningDataModule):
+class DemonstrationDataModule(TaskDataModule):
     """`steps` batches of `batch_size` demonstrations, in micro-batches.
 
     Args:
@@ -62,24 +73,16 @@ class DemonstrationDataModule(L.LightningDataModule):
     def __init__(
         self, policy: Policy, task: Task, *, steps: int, batch_size: int, micro_batch_size: int, seed: int
     ) -> None:
-        super().__init__()
+        super().__init__(policy, task)
         if batch_size % micro_batch_size:
             raise ValueError(f"micro_batch_size must divide batch_size = {batch_size}, got {micro_batch_size}")
         self.dataset = DemonstrationDataset(task, policy.tokenizer, size=steps * batch_size, seed=seed)
-        self.fingerprint, _ = survey(task, policy.tokenizer, max_prompt_tokens=None)
-        self.notes = [*getattr(task, "notes", ())]
         self.batch_size, self.micro_batch_size = batch_size, micro_batch_size
         self.pad_token_id = policy.tokenizer.pad_token_id
 
     def setup(self, stage: str) -> None:
         if self.trainer:
             self.trainer.accumulate_grad_batches = self.batch_size // self.micro_batch_size
-
-    def state_dict(self) -> dict[str, str]:
-        return {"fingerprint": self.fingerprint}
-
-    def load_state_dict(self, state_dict: dict[str, str]) -> None:
-        check_fingerprint(self.state_dict(), state_dict)
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(

@@ -6,10 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import lightning as L
 from torch.utils.data import DataLoader, Dataset
 
-from sgrpo_lightning.tasks.survey import check_fingerprint, survey
+from datamodules.task_data import TaskDataModule
 
 if TYPE_CHECKING:
     from sgrpo_lightning.axes import MicroBatch
@@ -35,7 +34,7 @@ class RolloutBuffer(Dataset["MicroBatch"]):
         self.micro_batches = micro_batches
 
 
-class PromptDataModule(L.LightningDataModule):
+class PromptDataModule(TaskDataModule):
     """`prompts_per_iteration` training examples an iteration, in an order that `seed` alone decides.
 
     Each pass over the training set is a new permutation. Which examples an iteration asks is a pure function
@@ -43,14 +42,12 @@ class PromptDataModule(L.LightningDataModule):
 
     Args:
         plan: the sizes of an iteration.
-        max_prompt_tokens: examples with a longer prompt are left out of the task, and counted; None keeps all.
+        max_prompt_tokens: as for `TaskDataModule`.
     """
 
     def __init__(self, policy: Policy, task: Task, *, plan: UpdatePlan, max_prompt_tokens: int | None = None) -> None:
-        super().__init__()
-        self.task, self.plan = task, plan
-        self.fingerprint, long = survey(task, policy.tokenizer, max_prompt_tokens=max_prompt_tokens)
-        self.notes = [*getattr(task, "notes", ()), *long]
+        super().__init__(policy, task, max_prompt_tokens=max_prompt_tokens)
+        self.plan = plan
 
     def setup(self, stage: str) -> None:
         world_size = self.trainer.world_size if self.trainer else 1
@@ -70,12 +67,6 @@ class PromptDataModule(L.LightningDataModule):
             if epoch not in permutations:
                 permutations[epoch] = random.Random(f"prompts {self.plan.seed} {epoch}").sample(range(size), size)
             yield permutations[epoch][place]
-
-    def state_dict(self) -> dict[str, str]:
-        return {"fingerprint": self.fingerprint}
-
-    def load_state_dict(self, state_dict: dict[str, str]) -> None:
-        check_fingerprint(self.state_dict(), state_dict)
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(self.buffer, batch_size=None, shuffle=False, num_workers=0)

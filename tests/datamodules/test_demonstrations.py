@@ -5,6 +5,7 @@ import torch
 from toys import LetterTask
 
 from datamodules.demonstrations import DemonstrationDataModule, DemonstrationDataset, collate
+from sgrpo_lightning.tasks.survey import DataChanged
 
 
 def test_padding_and_masks_by_hand():
@@ -42,3 +43,39 @@ def test_batches_of_an_epoch(make_policy):
 def test_a_micro_batch_that_does_not_divide(make_policy):
     with pytest.raises(ValueError, match="micro_batch_size must divide batch_size = 8, got 3"):
         DemonstrationDataModule(make_policy(), LetterTask(), steps=1, batch_size=8, micro_batch_size=3, seed=0)
+
+
+class SomeLetters(LetterTask):
+    """Of which the questions below `known` have a demonstration."""
+
+    def __init__(self, known):
+        super().__init__()
+        self.known = known
+
+    def demonstrate(self, example, rng):
+        if example.answer >= self.known:
+            raise ValueError(f"no demonstration of {example.prompt}")
+        return str(example.answer)
+
+
+def test_examples_without_a_demonstration_are_passed_over(make_policy):
+    tokenizer = make_policy().tokenizer
+    items = DemonstrationDataset(SomeLetters(known=3), tokenizer, size=30, seed=0)
+    written = {
+        (tokenizer.decode(prompt[1:-1]), tokenizer.decode(done[:-1]))
+        for prompt, done in map(items.__getitem__, range(30))
+    }
+    assert written == {(f"Make {n}.", str(n)) for n in range(3)}
+    with pytest.raises(ValueError, match=r"none of 100 random examples has a demonstration; the last: no demonstr"):
+        DemonstrationDataset(SomeLetters(known=0), tokenizer, size=1, seed=0)[0]
+
+
+def test_the_fingerprint_of_the_data_is_in_the_checkpoint(make_policy):
+    def data(**knobs):
+        return DemonstrationDataModule(
+            make_policy(), LetterTask(**knobs), steps=1, batch_size=2, micro_batch_size=2, seed=0
+        )
+
+    data().load_state_dict(data().state_dict())
+    with pytest.raises(DataChanged, match="the data is not what the run began with"):
+        data(questions=9).load_state_dict(data().state_dict())
