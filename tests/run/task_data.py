@@ -1,11 +1,15 @@
 """Small data files in the columns of the hub's data sets, one for each option of conf/task, with a few useless rows."""
 
 import json
+import string
 
 import datasets
 
 from sgrpo_lightning.tasks.questions import FAILS_AUDIT
 from sgrpo_lightning.tasks.split import SHARED, UNUSABLE
+
+LETTERS = " ".join(string.ascii_lowercase[1:] + string.digits)
+"""In every expert text: words of which a random policy writes some."""
 
 LEFT_OUT = {
     "countdown": {},
@@ -92,9 +96,7 @@ def deepmath(folder):
 
 def poetry(folder):
     """The two columns that `tasks.poem_prompts` writes, as CSV: lines, quotes and other scripts in a field."""
-    poems = [
-        f'The {n}th snow, "so still",\nfalls on the pond \u2014 \u843d\u82b1;\nthe frog stays in.' for n in range(18)
-    ]
+    poems = [f'The {n}th snow, "so still",\nfalls on the pond \u2014 \u843d\u82b1;\n{LETTERS}.' for n in range(18)]
     rows = [{"prompt": f"Write a poem about the {n}th snow.", "poem": poem} for n, poem in enumerate(poems)]
     rows += [{"prompt": "Write nothing.", "poem": ""}, {"prompt": None, "poem": "Nobody asked."}]
     datasets.Dataset.from_list(rows).to_csv(folder / "poems.csv")
@@ -113,7 +115,7 @@ def meetingbank(folder):
     def transcript(n):
         return f"Speaker 1: Item {n}, please.\nSpeaker 2: I move to adopt bill {n}.\nSpeaker 1: All in favour? Adopted."
 
-    rows = [row(n, transcript(n), f"The council adopted bill {n}.") for n in range(10)]
+    rows = [row(n, transcript(n), f"The council adopted bill {n}: {LETTERS}.") for n in range(10)]
     rows += [
         row(10, transcript(20), "A held-out meeting."),
         row(11, "", "An empty one."),
@@ -122,7 +124,12 @@ def meetingbank(folder):
     rows += [row(13, "Speaker 1: And so on. " * 20, "A longer meeting.")]
     (folder / "train.json").write_text(json.dumps(rows))
     held_out = [
-        {"summary": f"Council bill {n} was adopted.", "uid": f"City_{n}", "id": n, "transcript": transcript(n)}
+        {
+            "summary": f"Council bill {n} was adopted: {LETTERS}.",
+            "uid": f"City_{n}",
+            "id": n,
+            "transcript": transcript(n),
+        }
         for n in range(20, 26)
     ]
     (folder / "held_out").mkdir(exist_ok=True)
@@ -141,7 +148,9 @@ def openthoughts(folder):
     rows = []
     for n in range(16):
         question = f"Why does ice number {n} float?"
-        answers = (f"<think>\nDensity, {thought}.\n</think>\n\nIce {n} is lighter." for thought in ("then", "so"))
+        answers = (
+            f"<think>\nDensity, {thought}.\n</think>\n\nIce {n} is lighter: {LETTERS}." for thought in ("then", "so")
+        )
         rows += [row(n, [("human", question), ("gpt", answer)]) for answer in answers]
     rows += [
         row(1, [("human", "Who answers?")]),

@@ -60,7 +60,7 @@ def provenance(folder="here"):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_runs(task, cli, small, data):
-    ended = cli(*data(task), *small)
+    ended = cli(*data(task), *small, "max_new_tokens=24")
     rows = rows_of(ended)
     facts = provenance()
     assert re.fullmatch("[0-9a-f]{32}", facts["fingerprint"])
@@ -83,11 +83,13 @@ def check_its_own_metrics(task, rows):
     assert overlap & set(rows[0]) == (overlap if task in ("meetingbank", "poetry") else set())
     for row in rows[1:]:
         if task in ("meetingbank", "poetry"):
+            assert row["reward/mean"] > 0
             f1, rouge_l = row["reward/f1/mean"], row["reward/rouge_l/mean"]
             assert row["reward/mean"] == pytest.approx(0.6 * f1 + 0.4 * rouge_l, abs=1e-6)
             assert all(0 <= row[name] <= 1 for name in overlap if name in row)
         if task == "openthoughts":
             similarity, form = row["reward/similarity/mean"], row["reward/format/mean"]
+            assert similarity > 0
             assert row["reward/mean"] == pytest.approx(0.65 * similarity + 0.35 * form, abs=1e-6)
 
 
@@ -149,6 +151,7 @@ grader:
 FUNCTION = '''
 def reward(completion, answer):
     """The share of the answer's letters that the completion holds."""
+    assert answer.startswith("City ")
     return sum(letter in completion for letter in answer) / len(answer)
 '''
 

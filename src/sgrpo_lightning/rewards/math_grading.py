@@ -8,6 +8,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from importlib import metadata
 from threading import Lock
 from typing import Any
 
@@ -112,6 +113,11 @@ class MathGrader:
         hard = [text for text in dict.fromkeys(texts) if _integer(text) is None]
         sound = {text: bool(result.value) for text, result in zip(hard, self._pool.map(_is_sound, hard), strict=True)}
         return [sound.get(text, True) for text in texts]
+
+    @property
+    def version(self) -> str:
+        """Of what judges: an audit that was kept does not count after an upgrade."""
+        return metadata.version("math-verify")
 
     def close(self) -> None:
         """Stop the workers; they start again when they are needed."""

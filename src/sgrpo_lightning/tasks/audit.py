@@ -11,6 +11,8 @@ from typing import Any
 
 from sgrpo_lightning.rewards import Grader
 
+MANY = 1000  # golds that take long enough to say so
+
 
 def audit(grader: Grader, golds: Sequence[Any], *, cache_dir: Path | None = None) -> list[bool]:
     """Whether each gold answer passes; all do for a grader that has no `audit(golds)` of its own.
@@ -32,6 +34,8 @@ def audit(grader: Grader, golds: Sequence[Any], *, cache_dir: Path | None = None
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
             if not file.is_file():
+                if len(distinct) > MANY:
+                    print(f"trying {len(distinct):,} gold answers once; the result is kept in {folder}", flush=True)
                 scratch = file.with_suffix(".part")
                 scratch.write_text(json.dumps(_failures(examine, distinct)))
                 os.replace(scratch, file)
