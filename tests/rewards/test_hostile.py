@@ -1,4 +1,4 @@
-"""Answers made to break the readers and the rewards of every task: none raises, and none is paid for it.
+"""Answers made to break the readers and the rewards of every task: none raises, none earns more than a right one.
 
 `python benchmarks/hostile.py` does the same with 100,000 answers for each task.
 """
