@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from torch.utils.data import DataLoader, Dataset
@@ -61,12 +62,14 @@ class PromptDataModule(TaskDataModule):
 
     def _order(self, draws: Sequence[int]) -> Iterator[int]:
         size = len(self.task.train)
-        permutations: dict[int, list[int]] = {}
         for draw in draws:
             epoch, place = divmod(draw, size)
-            if epoch not in permutations:
-                permutations[epoch] = random.Random(f"prompts {self.plan.seed} {epoch}").sample(range(size), size)
-            yield permutations[epoch][place]
+            yield _permutation(self.plan.seed, epoch, size)[place]
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(self.buffer, batch_size=None, shuffle=False, num_workers=0)
+
+
+@lru_cache(maxsize=2)  # of a large data set it takes a second, and an iteration needs one or two
+def _permutation(seed: int, epoch: int, size: int) -> list[int]:
+    return random.Random(f"prompts {seed} {epoch}").sample(range(size), size)
