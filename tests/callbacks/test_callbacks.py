@@ -26,6 +26,7 @@ from sgrpo_lightning.callbacks.state import random_state, set_random_state
 from sgrpo_lightning.evaluation import pass_statistics
 from sgrpo_lightning.modules import load_policy
 from sgrpo_lightning.rewards import Outcome
+from sgrpo_lightning.tasks import Example
 
 
 def test_pass_statistics_by_hand():
@@ -129,6 +130,15 @@ def test_markup_in_a_completion_is_shown_as_it_is(policy, capsys):
     module.rollout.completions[:] = ["[/red] [bold"] * 64
     SampleTable(every_n_iterations=1).on_train_epoch_end(module.trainer, module)
     assert "[/red]" in capsys.readouterr().out
+
+
+def test_long_texts_are_cut_in_the_table(policy, capsys):
+    module, _ = run(policy, LetterTask(), iterations=1)
+    module.rollout.examples[:] = [Example("x" * 1000, 0)] * 8
+    module.rollout.completions[:] = ["y" * 1000] * 64
+    SampleTable(every_n_iterations=1, rows=4, width=30).on_train_epoch_end(module.trainer, module)
+    out = capsys.readouterr().out
+    assert (out.count("x"), out.count("y")) == (4 * 30, 4 * 30)
 
 
 PANELS = [{"reward/mean": "reward", "eval/pass@1": "held-out"}, {"length/mean": "tokens"}]

@@ -38,7 +38,7 @@ class SampleTable(L.Callback):
     Args:
         every_n_iterations: 0 never prints.
         rows: of the table, from the first groups; the best and the worst sample of each.
-        width: characters of a completion that are shown.
+        width: characters of a prompt and of a completion that are shown.
     """
 
     def __init__(self, *, every_n_iterations: int = 20, rows: int = 6, width: int = 160) -> None:
@@ -56,11 +56,9 @@ class SampleTable(L.Callback):
         for start in range(0, min(len(records), size * (self.rows // 2)), size):
             group = sorted(records[start : start + size], key=lambda record: record["reward"])
             for record in (group[-1], group[0]):
-                completion = record["completion"]
-                shown = completion if len(completion) <= self.width else completion[: self.width] + " ..."
+                texts = (record["prompt"], record["completion"])
                 cells = (
-                    record["prompt"],
-                    shown,
+                    *(text if len(text) <= self.width else text[: self.width] + " ..." for text in texts),
                     record["status"],
                     f"{record['reward']:g}",
                     f"{record['advantage']:+.2f}",

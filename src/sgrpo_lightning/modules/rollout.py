@@ -139,7 +139,7 @@ def grade_safely(task: Task, answers: Answers) -> list[Outcome]:
         outcomes = [worst if outcome.status == "error" else outcome for outcome in outcomes]
         text, first = failures[0]
         message = "the grader failed on %d of %d samples, which get the least reward; the first is %r"
-        log.error(message, len(failures), len(answers), text, exc_info=first)
+        log.error(message, len(failures), len(answers), text[:200], exc_info=first)
     return outcomes
 
 
