@@ -81,20 +81,33 @@ def test_long_prompts_are_left_out_not_cut(make_policy):
     assert [example.answer for example in task.held_out] == [10, 11, 12]
     assert [example.prompt for example in [*task.train, *task.held_out]] == before[:13]
     assert module.notes == ["left out: 7 of 10 held_out prompts, over 8 tokens"]
-    with pytest.raises(ValueError, match="max_prompt_tokens = 6 leaves no held_out prompt"):
+    with pytest.raises(ValueError, match="the task has no held_out prompt of at most max_prompt_tokens = 6 tokens"):
         data(policy=policy, max_prompt_tokens=6)
+    with pytest.raises(ValueError, match="max_prompt_tokens must be >= 1, or null for no limit, got 0"):
+        data(policy=policy, max_prompt_tokens=0)
+    with pytest.raises(ValueError, match=r"the task has no held_out prompt$"):
+        data(task=Task(held_out=[]))
 
 
-def test_the_fingerprint_is_that_of_prompts_and_answers_in_order():
+def test_the_fingerprint_is_that_of_the_examples_in_order():
     """Not of the run's seed, nor of objects: another process finds the same."""
     same = data(seed=1).fingerprint
-    assert data().fingerprint == same == "6e1d21b321ff9ba30515487b3d93f8a4"
+    assert data().fingerprint == same == "0ceac9ae19378898f0b0e33d192e820e"
     changed = Task()
     changed.held_out[3] = Example(changed.held_out[3].prompt, "13")
     system = Task()
     system.train[0] = Example(system.train[0].prompt, 0, system="Count.")
-    others = [Task(train=range(9)), Task(train=[1, 0, *range(2, 10)]), Task(range(11), range(11, 20)), changed, system]
-    assert len({data(task=task).fingerprint for task in others} | {same}) == 6
+    reference = Task()
+    reference.train[0] = Example(reference.train[0].prompt, 0, "none")
+    others = [
+        reference,
+        Task(train=range(9)),
+        Task(train=[1, 0, *range(2, 10)]),
+        Task(range(11), range(11, 20)),
+        changed,
+        system,
+    ]
+    assert len({data(task=task).fingerprint for task in others} | {same}) == 7
 
 
 def test_other_data_is_refused_at_a_resume():

@@ -14,19 +14,17 @@ from sgrpo_lightning.rewards import Grader
 MANY = 1000  # golds that take long enough to say so
 
 
-def audit(grader: Grader, golds: Sequence[Any], *, cache_dir: Path | None = None) -> list[bool]:
+def audit(grader: Grader, golds: Sequence[Any]) -> list[bool]:
     """Whether each gold answer passes; all do for a grader that has no `audit(golds)` of its own.
 
-    Equal answers are tried once, and what was found is kept in a file: of several ranks, one does the work.
-
-    Args:
-        cache_dir: None takes the user's cache folder; where it cannot be written, nothing is kept.
+    Equal answers are tried once, and what was found is kept in the user's cache folder: of several ranks, one does the
+    work. Where that folder cannot be written, each does.
     """
     examine = getattr(grader, "audit", None)
     if examine is None:
         return [True] * len(golds)
     distinct = sorted({str(gold) for gold in golds})
-    folder = cache_dir or default_cache_dir() / "audits"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgrpo-lightning" / "audits"
     file = folder / f"{_digest(grader, distinct)}.json"
     try:
         from filelock import FileLock
@@ -43,10 +41,6 @@ def audit(grader: Grader, golds: Sequence[Any], *, cache_dir: Path | None = None
     except OSError:
         failures = set(_failures(examine, distinct))
     return [str(gold) not in failures for gold in golds]
-
-
-def default_cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgrpo-lightning"
 
 
 def _failures(examine: Any, distinct: Sequence[str]) -> list[str]:

@@ -105,11 +105,9 @@ class CountdownTask:
         return [Example(self._ask(problem), problem, self._reference(problem)) for problem in problems[:size]]
 
     def _reference(self, problem: Problem) -> str:
-        return (
-            _solution(problem, random.Random(f"reference {problem.numbers} {problem.target}"))
-            if self._references
-            else ""
-        )
+        if not self._references:
+            return ""
+        return _solution(problem, random.Random(f"reference {problem.numbers} {problem.target}"))
 
     def _ask(self, problem: Problem) -> str:
         question = self._prompt.format(numbers=", ".join(map(str, problem.numbers)), target=problem.target)

@@ -77,10 +77,10 @@ class QuestionTask:
         return [counts, *(f"left out: {n:,} ({n / rows:.2%}) {why}" for why, n in self._left_out.items() if n)]
 
     def _examples(self, questions: Chosen[Question]) -> Chosen[Example]:
-        passes: Sequence[bool] = [True] * len(questions)
-        if getattr(self.grader, "audit", None):
+        kept: Sequence[int] = range(len(questions))
+        if getattr(self.grader, "audit", None):  # to ask for the answers reads every row
             passes = audit(self.grader, [question.answer for question in questions])
-        kept = [place for place, is_right in enumerate(passes) if is_right]
+            kept = [place for place in kept if passes[place]]
         self._left_out[FAILS_AUDIT] += len(questions) - len(kept)
         return Chosen(questions, kept, self._example)
 

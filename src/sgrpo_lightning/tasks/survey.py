@@ -20,9 +20,14 @@ class DataChanged(ValueError):
 def survey(task: Task, tokenizer: Any, *, max_prompt_tokens: int | None) -> tuple[str, list[str]]:
     """Leave out the examples whose prompt has too many tokens (none is cut), and identify those that stay.
 
+    Args:
+        max_prompt_tokens: >= 1, or None for any number.
+
     Returns:
-        A fingerprint of the prompts and answers in their order; and a note on each side that lost some.
+        A fingerprint of all that the examples hold, in their order; and a note on each side that lost some.
     """
+    if max_prompt_tokens is not None and max_prompt_tokens < 1:
+        raise ValueError(f"max_prompt_tokens must be >= 1, or null for no limit, got {max_prompt_tokens}")
     digest, notes = blake2b(digest_size=16), []
     for side in SIDES:
         examples, kept = getattr(task, side), []
@@ -30,11 +35,10 @@ def survey(task: Task, tokenizer: Any, *, max_prompt_tokens: int | None) -> tupl
         for place, (example, tokens) in enumerate(measured):
             if tokens <= (max_prompt_tokens or 0):
                 kept.append(place)
-                digest.update(
-                    f"{side}\0{example.system}\0{example.prompt}\0{example.answer!r}\0".encode(errors="replace")
-                )
+                digest.update(f"{side} {example!r}".encode(errors="replace"))
         if not kept:
-            raise ValueError(f"max_prompt_tokens = {max_prompt_tokens} leaves no {side} prompt; the shortest is longer")
+            limit = f" of at most max_prompt_tokens = {max_prompt_tokens} tokens" if max_prompt_tokens else ""
+            raise ValueError(f"the task has no {side} prompt{limit}")
         if lost := len(examples) - len(kept):
             setattr(task, side, Chosen(examples, kept))
             notes.append(f"left out: {lost:,} of {len(examples):,} {side} prompts, over {max_prompt_tokens} tokens")
