@@ -21,7 +21,7 @@ def pass_statistics(outcomes: Sequence[Outcome], *, samples: int, ks: Iterable[i
         samples: answers of each question.
         ks: each at most `samples`.
     """
-    right = np.array([outcome.reward > 0.5 for outcome in outcomes]).reshape(-1, samples)
+    right = np.array([outcome.status == "ok" for outcome in outcomes]).reshape(-1, samples)
     answers = np.array([outcome.answer for outcome in outcomes], dtype=object).reshape(-1, samples)
     sums = {f"pass@{k}": float(np.sum(pass_at_k(right.sum(1), samples, k=k))) for k in ks}
     sums[f"maj@{samples}"] = sum(majority_vote(a.tolist(), r.tolist()) for a, r in zip(answers, right, strict=True))

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 MAX_LENGTH = 512
 """Of an answer, in characters; a longer one is a derivation, and parsing it could take any time."""
 
+PRELOAD = "sgrpo_lightning.rewards.math_warmup"
+"""What workers import before they grade."""
+
 _INTEGER = re.compile(r"(?:\\?\$)?([+-]?)(?:\\?\$)?([0-9]+|[0-9]{1,3}(?:(?:,|\{,\})[0-9]{3})+)\$?")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|textit)\s*\{([^{}]*)\}")
 _WORDS = re.compile(r"[A-Za-z]+(?: +[A-Za-z]+)*")
@@ -93,7 +96,7 @@ class MathGrader:
         self, *, workers: int | None = None, seconds: float = 5.0, megabytes: int = 1024, remembered: int = 2**16
     ) -> None:
         workers = _share_of_cpus() if workers is None else workers
-        self._pool = WorkerPool(workers=workers, seconds=seconds, megabytes=megabytes, preload=["math_verify"])
+        self._pool = WorkerPool(workers=workers, seconds=seconds, megabytes=megabytes, preload=[PRELOAD])
         self._known: OrderedDict[tuple[str, str], Outcome] = OrderedDict()
         self._remembered, self._lock = remembered, Lock()
 
