@@ -129,9 +129,9 @@ def read_error(body: bytes) -> tuple[str, str]:
     return " ".join(str(message).split()), code
 
 
-def read_poems(data: str, *, split: str, column: str | None) -> tuple[str, list[str]]:
+def read_poems(data: str, *, split: str, column: str | None, subset: str | None = None) -> tuple[str, list[str]]:
     """The column's name, and its distinct poems in the order of the data."""
-    rows = load_rows(data, columns=(), split=split)
+    rows = load_rows(data, split=split, subset=subset)
     wanted = [column] if column else COLUMNS
     found = next((name for name in wanted if name in rows.column_names), None)
     if found is None:
@@ -210,6 +210,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="the .jsonl file to write, or to go on with")
     add("--data", default="jnb666/poems", help="a file, a folder or a hub id")
+    add("--subset", help="of a hub data set that has several")
     add("--split", default="train", help="which split of a folder or hub data set")
     add("--column", help=f"of the poems; None takes the first there is of {', '.join(COLUMNS)}")
     add("--model", default="gpt-5-instant", help="whom to ask")
@@ -223,7 +224,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(options: argparse.Namespace, key: str) -> None:
     _check(options, key)
     cached = read_cache(options.out)
-    column, poems = read_poems(options.data, split=options.split, column=options.column)
+    column, poems = read_poems(options.data, split=options.split, column=options.column, subset=options.subset)
     keys = {poem: cache_key(poem, options.model) for poem in poems}
     todo = [poem for poem in poems[: options.limit] if keys[poem] not in cached]
     print(f"{len(poems)} different poems in the column {column}; {len(todo)} to ask")
