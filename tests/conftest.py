@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import absl.logging
 import pytest
 import torch
 
@@ -18,6 +19,8 @@ atexit.register(_cache.cleanup)
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": _cache.name}
 
 torch.set_num_threads(1)
+# rouge-score brings absl, whose handler closes the stream that it found, here pytest's own, when Hydra sets up logging.
+absl.logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
 
 ROOT = Path(__file__).parents[1]
 TOYS = Path(__file__).parent / "run"  # toys.py and the configuration folder that names them
