@@ -255,7 +255,7 @@ HANGING = [
 
 def test_answers_that_hang_cost_their_own_limit_and_the_pool_keeps_its_size():
     easy = [("0.5", rf"\frac{{{n}}}{{{2 * n}}}") for n in range(1, 6)]
-    with MathGrader(workers=2, seconds=1.0) as grader:
+    with MathGrader(workers=2, seconds=2.0) as grader:
         outcomes = ask(grader, *HANGING, *easy)
         assert outcomes[:5] == [Outcome(0.0, "timeout", text) for _, text in HANGING]
         assert [outcome.status for outcome in outcomes[5:]] == ["ok"] * 5
@@ -264,7 +264,7 @@ def test_answers_that_hang_cost_their_own_limit_and_the_pool_keeps_its_size():
 
 
 def test_every_distinct_pair_is_graded_once_and_remembered(monkeypatch):
-    with MathGrader(workers=1, seconds=1.0, remembered=3) as grader:
+    with MathGrader(workers=1, seconds=2.0, remembered=3) as grader:
         asked, through = [], grader._pool.map
 
         def count(function, items):
@@ -309,7 +309,7 @@ def test_an_answer_whose_worker_is_killed_is_an_error_and_not_remembered(caplog)
 
 def test_an_answer_that_needs_all_memory_is_stopped():
     """Either its memory or its time runs out; the reward is the same and the next answer is graded."""
-    with MathGrader(workers=1, seconds=1.0, megabytes=64) as grader:
+    with MathGrader(workers=1, seconds=2.0, megabytes=64) as grader:
         outcomes = ask(grader, ("x^2+1", "(x+y+z+w)^{900}"), ("5", "10^{10^{9}}"), ("0.5", r"\frac12"))
         assert [outcome.reward for outcome in outcomes] == [0.0, 0.0, 1.0]
 

@@ -45,8 +45,8 @@ def pool():
 
 @pytest.fixture
 def hasty():
-    """A pool for items that hang; others may take half a second."""
-    with WorkerPool(workers=2, seconds=0.5) as pool:
+    """A pool for items that hang; others may take a second."""
+    with WorkerPool(workers=2, seconds=1.0) as pool:
         yield pool
     assert settles_at(0)
 
@@ -83,8 +83,8 @@ def test_hangs_in_a_row_cost_their_own_limit_and_no_worker(hasty):
 
 
 def test_the_time_limit_is_that_of_one_item():
-    with WorkerPool(workers=1, seconds=1.0) as pool:
-        assert pool.map(eval, ["__import__('time').sleep(0.3) or 1"] * 5) == [Result(1)] * 5
+    with WorkerPool(workers=1, seconds=2.0) as pool:
+        assert pool.map(eval, ["__import__('time').sleep(0.6) or 1"] * 5) == [Result(1)] * 5
 
 
 @pytest.mark.parametrize("bomb", ["bytearray(2**31)", "[bytearray(2**20) for _ in range(2**11)]"])
