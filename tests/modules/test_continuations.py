@@ -201,7 +201,7 @@ def test_rewards_of_the_policy_itself(policy):
     prompt, reference = "<|user|>Make 24.<|assistant|>", "<answer>8*3</answer>"
     batch = Answers(
         ["<think>8*3</think><answer>1</answer>", "<think>1"],
-        golds=["24"] * 2,
+        golds=[(8, 3)] * 2,  # no text: the reference is asked for
         references=[reference] * 2,
         prompts=[prompt] * 2,
         logprobs=partial(continuation_logprobs, policy),
