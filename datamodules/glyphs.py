@@ -19,6 +19,7 @@ from datamodules._glyph_fonts import TRAINING_STYLES, draw_glyphs, fonts_digest
 from datamodules._glyph_sheet import contact_sheet
 from datamodules._glyph_variations import STRENGTH, draw_variations
 from datamodules.tensor_images import TensorImages, pixel_statistics
+from sgrpo_lightning.cache import default_cache_dir
 
 FORMAT = 1  # of the cached file; a change of anything that is drawn raises it
 
@@ -115,10 +116,6 @@ class Glyphs:
     def _split(self, images: NDArray[Any]) -> TensorImages:
         labels = torch.arange(self.num_classes).repeat(len(images) // self.num_classes)
         return TensorImages(torch.from_numpy(images), labels)
-
-
-def default_cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgrpo-lightning"
 
 
 def load_or_draw(settings: GlyphSettings, folder: Path) -> Arrays:

@@ -18,16 +18,17 @@ MIDDLE = LIGHT | {"samplers", "tasks", "evaluation", "report", "distributed", "p
 MAY_IMPORT = {
     **{key: set() for key in LIGHT},
     "samplers": LIGHT,
-    "tasks": LIGHT,
+    "tasks": LIGHT | {"cache"},
     "evaluation": MIDDLE,
     "report": LIGHT,
     "distributed": {"axes"},
     "provenance": set(),
+    "cache": set(),
     "modules": MIDDLE,
     "callbacks": MIDDLE | {"modules"},
     "overrides": set(),
     "run": MIDDLE | {"modules", "callbacks", "overrides"},
-    "datamodules": MIDDLE | {"modules"},
+    "datamodules": MIDDLE | {"modules", "cache"},
 }
 FOR_LIGHT = {"torch", "numpy", "scipy", "jaxtyping", *sys.stdlib_module_names}
 FOR_GRADERS = {"latex2sympy2_extended", "math_verify", "pebble", "rapidfuzz", "regex", "sympy"}

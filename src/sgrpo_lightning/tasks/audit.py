@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
+from sgrpo_lightning.cache import default_cache_dir
 from sgrpo_lightning.rewards import Grader
 
 MANY = 1000  # golds that take long enough to say so
@@ -24,7 +24,7 @@ def audit(grader: Grader, golds: Sequence[Any]) -> list[bool]:
     if examine is None:
         return [True] * len(golds)
     distinct = sorted({str(gold) for gold in golds})
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sgrpo-lightning" / "audits"
+    folder = default_cache_dir() / "audits"
     file = folder / f"{_digest(grader, distinct)}.json"
     try:
         from filelock import FileLock
