@@ -138,20 +138,21 @@ def test_supervised_training_on_demonstrations(cli, policy_folder, data):
 
 
 # ---- one's own task: a YAML file, a file of rows, and perhaps a function ----
+# Not under the name that docs/tasks.md gives to its example: Python imports a module once.
 
-CAPITALS = """
+RIVERS = """
 _target_: sgrpo_lightning.tasks.QuestionTask
-data: capitals.jsonl
+data: rivers.jsonl
 """
 WITH_FUNCTION = """
 grader:
   _target_: sgrpo_lightning.rewards.FunctionGrader
-  function: {_target_: hydra.utils.get_method, path: capitals.reward}
+  function: {_target_: hydra.utils.get_method, path: rivers.reward}
 """
 FUNCTION = '''
 def reward(completion, answer):
     """The share of the answer's letters that the completion holds."""
-    assert answer.startswith("City ")
+    assert answer.startswith("River ")
     return sum(letter in completion for letter in answer) / len(answer)
 '''
 
@@ -162,29 +163,29 @@ def own(tmp_path, monkeypatch):
 
     def write(text):
         (tmp_path / "my_conf" / "task").mkdir(parents=True)
-        (tmp_path / "my_conf" / "task" / "capitals.yaml").write_text(text)
-        (tmp_path / "capitals.py").write_text(FUNCTION)
+        (tmp_path / "my_conf" / "task" / "rivers.yaml").write_text(text)
+        (tmp_path / "rivers.py").write_text(FUNCTION)
         monkeypatch.syspath_prepend(str(tmp_path))
-        rows = [{"prompt": f"What is the capital of land {n}?", "answer": f"City {n}"} for n in range(40)]
-        task_data.write_jsonl(tmp_path / "capitals.jsonl", [*rows, {"prompt": "What is it?", "answer": " "}])
-        return ["--config-dir=my_conf", "task=capitals"]
+        rows = [{"prompt": f"Which river flows through land {n}?", "answer": f"River {n}"} for n in range(40)]
+        task_data.write_jsonl(tmp_path / "rivers.jsonl", [*rows, {"prompt": "What is it?", "answer": " "}])
+        return ["--config-dir=my_conf", "task=rivers"]
 
     return write
 
 
 def test_ones_own_task_and_reward(cli, small, own):
-    rows = rows_of(cli(*own(CAPITALS + WITH_FUNCTION), *small, "max_new_tokens=16"))
+    rows = rows_of(cli(*own(RIVERS + WITH_FUNCTION), *small, "max_new_tokens=16"))
     assert any(0 < row["reward/mean"] < 1 for row in rows[1:])  # 32 random letters and signs meet one of a name's
     notes = provenance()["notes"]
-    assert notes[0].startswith("capitals.jsonl: ")
+    assert notes[0].startswith("rivers.jsonl: ")
     assert notes[1:] == [f"left out: 1 ({1 / 41:.2%}) without a question or an answer"]
 
 
 def test_without_a_grader_the_text_between_the_answer_tags_counts(cli, small, own):
-    rows = rows_of(cli(*own(CAPITALS), *small))
+    rows = rows_of(cli(*own(RIVERS), *small))
     assert [row["reward/mean"] for row in rows[1:]] == [0, 0]
     assert rows[-1]["no_answer/frac"] == 1  # a random policy writes no tags
-    task = QuestionTask(data="capitals.jsonl")
+    task = QuestionTask(data="rivers.jsonl")
     example = next(iter(task.train))
     name = example.answer
     completions = [f"<answer> {name.upper()} </answer>", f"<answer>{name}!</answer>", name]
