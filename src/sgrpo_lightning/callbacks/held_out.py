@@ -9,7 +9,7 @@ from typing import Any
 import lightning as L
 
 from sgrpo_lightning.evaluation import TextOverlap, pass_statistics
-from sgrpo_lightning.rewards import read_response
+from sgrpo_lightning.rewards import read_reference, read_response
 
 
 class Evaluation(L.Callback, ABC):
@@ -87,8 +87,8 @@ class HeldOutEvaluation(Evaluation):
         """Of the first sample of each of so many questions."""
         overlap = TextOverlap().to(device)
         first = rollout.completions[:: self.samples][:questions]
-        references = [example.reference for example in rollout.examples[:questions]]
-        overlap.update([read_response(text) for text in first], [read_response(text) or text for text in references])
+        references = [read_reference(example.reference) for example in rollout.examples[:questions]]
+        overlap.update([read_response(text) for text in first], references)
         return overlap.compute()
 
 

@@ -75,11 +75,8 @@ def console_of(trainer: L.Trainer) -> Console | None:
 def sample_records(module: Any) -> list[dict[str, Any]]:
     """The latest rollout of a `PolicyModule` as plain records."""
     rollout, advantages = module.rollout, module.advantages.flatten().tolist()
-    rewards, parts = (
-        rollout.rewards.flatten().tolist(),
-        {n: part.flatten().tolist() for n, part in rollout.parts.items()},
-    )
-    size = rollout.samples.samples_per_group
+    rewards, size = rollout.rewards.flatten().tolist(), rollout.samples.samples_per_group
+    parts = {name: part.flatten().tolist() for name, part in rollout.parts.items()}
     return [
         {
             "prompt": rollout.examples[row // size].prompt,

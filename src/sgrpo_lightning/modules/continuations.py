@@ -13,6 +13,7 @@ from sgrpo_lightning.losses import token_logprobs
 from sgrpo_lightning.modules.loading import Policy
 from sgrpo_lightning.modules.policy_loss import states
 from sgrpo_lightning.samplers.hf import inference_mode
+from sgrpo_lightning.tasks.prompting import tokenize_prompts
 
 Pair = tuple[list[int], list[int]]
 """The tokens of a prefix and of its continuation."""
@@ -67,7 +68,7 @@ def _check(prefixes: Sequence[str], continuations: Sequence[str], max_tokens: in
 
 
 def _tokenise(tokenizer: Any, prefixes: Sequence[str], continuations: Sequence[str]) -> list[Pair]:
-    before = tokenizer(list(prefixes), add_special_tokens=tokenizer.chat_template is None)["input_ids"]
+    before = tokenize_prompts(tokenizer, prefixes)["input_ids"]
     if not all(before):
         raise ValueError(f"a prefix must hold at least one token, got {prefixes[before.index([])]!r}")
     after = tokenizer(list(continuations), add_special_tokens=False)["input_ids"]

@@ -21,7 +21,7 @@ from sgrpo_lightning.rewards import Answers, Outcome, RewardShaping
 from sgrpo_lightning.samplers import Sampler
 from sgrpo_lightning.tasks import Example, Task
 from sgrpo_lightning.tasks.base import answers_to
-from sgrpo_lightning.tasks.prompting import render_prompt
+from sgrpo_lightning.tasks.prompting import render_prompt, tokenize_prompts
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +57,7 @@ def roll_out(
     """Ask each example M times and grade every answer."""
     tokenizer, device = policy.tokenizer, policy.model.device
     texts = [render_prompt(tokenizer, example.prompt, system=example.system) for example in examples]
-    prompts = tokenizer(
-        texts,
-        padding=True,
-        padding_side="left",
-        add_special_tokens=tokenizer.chat_template is None,
-        return_tensors="pt",
-    ).to(device)
+    prompts = tokenize_prompts(tokenizer, texts, padding=True, padding_side="left", return_tensors="pt").to(device)
     samples = sampler.generate(
         policy.model,
         prompts["input_ids"],

@@ -11,7 +11,7 @@ from sgrpo_lightning.rewards.outcome import Outcome, Status
 from sgrpo_lightning.rewards.overlap import rouge_l, squad_f1
 from sgrpo_lightning.rewards.policy_logit import AnswerLogprob, AnswerPerplexity
 from sgrpo_lightning.rewards.pool import WorkerPool
-from sgrpo_lightning.rewards.reading import read_answer, read_response
+from sgrpo_lightning.rewards.reading import read_answer, read_reference, read_response
 from sgrpo_lightning.rewards.shaping import RewardShaping
 from sgrpo_lightning.rewards.similarity import SimilarityGrader, similarity_reward
 
@@ -39,6 +39,7 @@ __all__ = [
     "math_reward",
     "read_answer",
     "read_math_answer",
+    "read_reference",
     "read_response",
     "rouge_l",
     "similarity_reward",

@@ -57,6 +57,15 @@ def read_response(completion: object) -> str | None:
     return (spoken or "").strip() or None
 
 
+def read_reference(reference: str) -> str:
+    """Return what a reference says after its thinking, as a demonstration may have; all of it if that is nothing.
+
+    >>> read_reference("<think>Short or long?</think>Snow falls."), read_reference("<think>")
+    ('Snow falls.', '<think>')
+    """
+    return read_response(reference) or reference
+
+
 def with_thinking_open(completion: object) -> object:
     """Put the `<think>` in front that a prompt has written already; what is no `str` stays as it is.
 

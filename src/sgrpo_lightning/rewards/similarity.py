@@ -7,7 +7,7 @@ import math
 from sgrpo_lightning.rewards.answers import Answers
 from sgrpo_lightning.rewards.outcome import Outcome
 from sgrpo_lightning.rewards.overlap import Measure, Tokenizer, f1_against, rouge_l_against
-from sgrpo_lightning.rewards.reading import read_response, with_thinking_open
+from sgrpo_lightning.rewards.reading import read_reference, read_response, with_thinking_open
 
 
 class SimilarityGrader:
@@ -60,7 +60,7 @@ class SimilarityGrader:
         return [self._grade(completion, *measures[reference]) for completion, reference in pairs]
 
     def _measures(self, reference: str) -> tuple[Measure, Measure]:
-        text = read_response(reference) or reference
+        text = read_reference(reference)
         return f1_against(text, tokenizer=self.tokenizer), rouge_l_against(text, tokenizer=self.tokenizer)
 
     def _grade(self, completion: object, f1_of: Measure, rouge_l_of: Measure) -> Outcome:

@@ -9,20 +9,16 @@ from hashlib import blake2b
 from typing import Any
 
 from sgrpo_lightning.cache import default_cache_dir
-from sgrpo_lightning.rewards import Grader
 
 MANY = 1000  # golds that take long enough to say so
 
 
-def audit(grader: Grader, golds: Sequence[Any]) -> list[bool]:
-    """Whether each gold answer passes; all do for a grader that has no `audit(golds)` of its own.
+def audit(grader: Any, golds: Sequence[Any]) -> list[bool]:
+    """Whether each gold answer passes the grader's own `audit(golds)`.
 
     Equal answers are tried once, and what was found is kept in the user's cache folder: of several ranks, one does the
     work. Where that folder cannot be written, each does.
     """
-    examine = getattr(grader, "audit", None)
-    if examine is None:
-        return [True] * len(golds)
     distinct = sorted({str(gold) for gold in golds})
     folder = default_cache_dir() / "audits"
     file = folder / f"{_digest(grader, distinct)}.json"
@@ -35,16 +31,16 @@ def audit(grader: Grader, golds: Sequence[Any]) -> list[bool]:
                 if len(distinct) > MANY:
                     print(f"trying {len(distinct):,} gold answers once; the result is kept in {folder}", flush=True)
                 scratch = file.with_suffix(".part")
-                scratch.write_text(json.dumps(_failures(examine, distinct)))
+                scratch.write_text(json.dumps(_failures(grader, distinct)))
                 os.replace(scratch, file)
             failures = set(json.loads(file.read_text()))
     except OSError:
-        failures = set(_failures(examine, distinct))
+        failures = set(_failures(grader, distinct))
     return [str(gold) not in failures for gold in golds]
 
 
-def _failures(examine: Any, distinct: Sequence[str]) -> list[str]:
-    return [gold for gold, passes in zip(distinct, examine(distinct), strict=True) if not passes]
+def _failures(grader: Any, distinct: Sequence[str]) -> list[str]:
+    return [gold for gold, passes in zip(distinct, grader.audit(distinct), strict=True) if not passes]
 
 
 def _digest(grader: Any, distinct: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -15,3 +16,8 @@ def render_prompt(tokenizer: Any, question: str, *, system: str = "") -> str:
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": question})
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def tokenize_prompts(tokenizer: Any, prompts: Sequence[str], **options: Any) -> Any:
+    """Rendered prompts as tokens. Special tokens come from the chat template, or from the tokenizer without one."""
+    return tokenizer(list(prompts), add_special_tokens=tokenizer.chat_template is None, **options)

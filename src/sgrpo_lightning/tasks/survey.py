@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from sgrpo_lightning.tasks.base import Example, Task
-from sgrpo_lightning.tasks.prompting import render_prompt
+from sgrpo_lightning.tasks.prompting import render_prompt, tokenize_prompts
 from sgrpo_lightning.tasks.split import Chosen
 
 SIDES = ("train", "held_out")
@@ -60,5 +60,5 @@ def _measured(examples: Sequence[Example], tokenizer: Any) -> Iterator[tuple[Exa
     for start in range(0, len(examples), 1000):
         some = list(examples[start : start + 1000])
         prompts = [render_prompt(tokenizer, example.prompt, system=example.system) for example in some]
-        ids = tokenizer(prompts, add_special_tokens=tokenizer.chat_template is None, verbose=False)["input_ids"]
+        ids = tokenize_prompts(tokenizer, prompts, verbose=False)["input_ids"]
         yield from zip(some, map(len, ids), strict=True)
