@@ -25,6 +25,7 @@ class Samples:
     completion_mask: Bool[Tensor, "N T"]  # True up to and including the end token
     sampler_logprobs: Float[Tensor, "N T"]  # of the sampled tokens, at the sampling temperature
     truncated: Bool[Tensor, " N"]  # the token limit came before an end token
+    weights_version: int | None = None  # optimizer steps behind the weights that sampled; None: those of the policy
 
     @property
     def samples_per_group(self) -> int:

@@ -10,9 +10,10 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sgrpo_lightning.axes import Samples
+from sgrpo_lightning.samplers import Sampler
 
 
-class HFSampler:
+class HFSampler(Sampler):
     """Samples with the policy itself, at temperature T over the whole vocabulary.
 
     A group's prompt is read once and its cache repeated for the M samples; rows that have ended leave the
@@ -33,15 +34,11 @@ class HFSampler:
         max_rows: int | None = None,
         compact_at: float = 0.125,
     ) -> None:
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be > 0, got {temperature}")
+        super().__init__(max_new_tokens=max_new_tokens, temperature=temperature)
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows must be >= 1, got {max_rows}; use null to decode all rows together")
         if not 0 < compact_at <= 1:
             raise ValueError(f"compact_at must lie in (0, 1], got {compact_at}")
-        self.max_new_tokens, self.temperature = max_new_tokens, temperature
         self.max_rows, self.compact_at = max_rows, compact_at
 
     @torch.no_grad()
