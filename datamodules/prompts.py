@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class RolloutBuffer(Dataset["MicroBatch"]):
-    """The micro-batches of one iteration. Its length is fixed, so a Lightning epoch is one iteration."""
+    """The micro-batches of one iteration, as many as that iteration needs: a Lightning epoch is one iteration."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.micro_batches: Sequence[MicroBatch] = ()
+    def __init__(self) -> None:
+        self.micro_batches: Sequence[MicroBatch] | None = None
 
     def __len__(self) -> int:
-        return self.size
+        """Before it is filled more than any iteration has, for Lightning takes its first length as a limit."""
+        return 2**31 if self.micro_batches is None else len(self.micro_batches)
 
     def __getitem__(self, index: int) -> MicroBatch:
+        assert self.micro_batches is not None, "nothing was filled in"
         return self.micro_batches[index]
 
     def fill(self, micro_batches: Sequence[MicroBatch]) -> None:
-        assert len(micro_batches) == self.size, f"{len(micro_batches)} micro-batches for {self.size} places"
         self.micro_batches = micro_batches
 
 
@@ -51,8 +51,8 @@ class PromptDataModule(TaskDataModule):
         self.plan = plan
 
     def setup(self, stage: str) -> None:
-        world_size = self.trainer.world_size if self.trainer else 1
-        self.buffer = RolloutBuffer(self.plan.steps * self.plan.micro_batches(world_size=world_size))
+        self.plan.groups_per_minibatch(world_size=self.trainer.world_size if self.trainer else 1)  # must divide
+        self.buffer = RolloutBuffer()
 
     def prompts(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> list[Example]:
         """This rank's share of the examples of `iteration` (counted from 0)."""

@@ -23,7 +23,7 @@ class TaskDataModule(L.LightningDataModule):
 
     def __init__(self, policy: Policy, task: Task, *, max_prompt_tokens: int | None = None) -> None:
         super().__init__()
-        self.task = task
+        self.task, self.max_prompt_tokens = task, max_prompt_tokens
         self.fingerprint, long = survey(task, policy.tokenizer, max_prompt_tokens=max_prompt_tokens)
         self.notes = [*getattr(task, "notes", ()), *long]
 

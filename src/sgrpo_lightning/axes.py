@@ -36,7 +36,8 @@ class Samples:
 class MicroBatch:
     """Rows for one forward pass, and the K tokens of them that train.
 
-    The hidden state at (row, position) of [n, L] predicts `target`, the token at position + 1.
+    The hidden state at (row, position) of [n, L] predicts `target`, the token at position + 1. Packed rows lie one
+    after the other in a single one without padding, and `position_ids` begin anew at each.
     """
 
     input_ids: Int[Tensor, "n L"]  # prompt and completion side by side, right-padded
@@ -47,12 +48,15 @@ class MicroBatch:
     weight: Float[Tensor, " K"]  # of the loss, from a reduction over the global minibatch
     share: Float[Tensor, " K"]  # of the metrics, summing to 1 over the rows that are learned from
     source: Int[Tensor, " K"]  # the token's place in the flattened [N, T] of the iteration
+    position_ids: Int[Tensor, "1 L"] | None = None  # of packed rows; None: padded ones
     behavior_logprobs: Float[Tensor, " K"] | None = None  # None: the policy itself sampled
     reference_logprobs: Float[Tensor, " K"] | None = None
+    reference_states: Float[Tensor, "K H"] | None = None  # None: the loss runs the reference itself
+    chunks: int = 1  # parts of the logits, of which one exists at a time; the same number on every rank
 
     def to(self, device: torch.device | str) -> MicroBatch:
-        tensors: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        return MicroBatch(**{name: None if t is None else t.to(device) for name, t in tensors.items()})  # type: ignore[arg-type]
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return MicroBatch(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in fields.items()})
 
 
 NO_LABEL = -1

@@ -23,7 +23,8 @@ def logged(folder: Path) -> set[str]:
 
 
 def test_a_run_logs_what_the_page_lists_and_leaves_what_the_readme_lists(cli, tmp_path):
-    sizes = ["iterations=1", "prompts_per_iteration=2", "samples_per_group=2", "max_new_tokens=2", "beta=0.1"]
+    sizes = ["iterations=1", "prompts_per_iteration=2", "samples_per_group=2", "max_new_tokens=2"]
+    sizes += ["beta=0.1", "importance=token"]
     ended = cli(*TINY, *sizes, "callbacks.evaluation.max_questions=1", "run_dir=run")
     assert not ended.code, ended.output
     assert logged(tmp_path / "run") == set(table(METRICS[: METRICS.index(PARTS)], "Metric"))
@@ -34,7 +35,8 @@ def test_a_run_logs_what_the_page_lists_and_leaves_what_the_readme_lists(cli, tm
 def test_a_run_on_texts_adds_what_the_page_lists(cli, tmp_path):
     poems = [{"prompt": f"A poem of {n} words.", "poem": "snow " * n} for n in range(1, 40)]
     (tmp_path / "poems.jsonl").write_text("".join(json.dumps(poem) + "\n" for poem in poems))
-    sizes = ["iterations=1", "prompts_per_iteration=2", "samples_per_group=2", "max_new_tokens=2", "beta=0.1"]
+    sizes = ["iterations=1", "prompts_per_iteration=2", "samples_per_group=2", "max_new_tokens=2"]
+    sizes += ["beta=0.1", "importance=token"]
     ended = cli("task=poetry", *TINY, *sizes, "callbacks.evaluation.max_questions=1", "run_dir=run")
     assert not ended.code, ended.output
     start, end = METRICS.index(PARTS), METRICS.index("## Image classification")

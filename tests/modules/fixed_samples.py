@@ -8,6 +8,8 @@ import torch
 from sgrpo_lightning import losses
 from sgrpo_lightning.axes import Samples
 from sgrpo_lightning.modules import Policy, PolicyLoss, PolicyModule, UpdatePlan
+from sgrpo_lightning.modules.learner import Learner
+from sgrpo_lightning.modules.reference import Reference
 
 G, M, T, LENGTH = 4, 3, 7, 11
 REDUCTIONS = {
@@ -65,18 +67,23 @@ def nudged(model, scale, seed):
     return other.requires_grad_(False)
 
 
-def module_for(model, loss, *, micro_batch_size=4, minibatches=1, ppo_epochs=1, precision="32-true"):
+def plan_for(**sizes):
+    sizes = {"micro_batch_size": 4, "minibatches": 1, "ppo_epochs": 1} | sizes
+    return UpdatePlan(prompts_per_iteration=G, samples_per_group=M, seed=0, **sizes)
+
+
+def learner_for(model, loss, *, reference=None, **sizes):
+    """With a reference that is given, not copied."""
+    learner = Learner(model, loss, plan_for(**sizes))
+    if reference is not None:
+        learner.reference = Reference(reference)
+    return learner
+
+
+def module_for(model, loss, *, precision="32-true", **sizes):
     """A `PolicyModule` that is attached to a trainer and not trained: its inner steps can be called one by one."""
-    plan = UpdatePlan(
-        prompts_per_iteration=G,
-        samples_per_group=M,
-        ppo_epochs=ppo_epochs,
-        minibatches=minibatches,
-        micro_batch_size=micro_batch_size,
-        seed=0,
-    )
     module = PolicyModule(
-        Policy(model, None), None, sampler=None, head=None, plan=plan, loss=loss, optimizer=torch.optim.SGD
+        Policy(model, None), None, sampler=None, head=None, plan=plan_for(**sizes), loss=loss, optimizer=torch.optim.SGD
     )
     module.trainer = L.Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, precision=precision

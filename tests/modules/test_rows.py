@@ -6,7 +6,7 @@ import pytest
 import torch
 from fixed_samples import ADVANTAGES, G, M, T, made_up_samples, text_of
 
-from sgrpo_lightning.modules.rows import join_rows, micro_batches, scatter
+from sgrpo_lightning.modules.rows import cut, join_rows, micro_batches, scatter
 
 N = G * M
 
@@ -30,11 +30,15 @@ def test_rows_hold_prompt_and_completion_side_by_side(rows, samples):
     assert torch.equal(rows.advantages.view(G, M), ADVANTAGES)
 
 
+def cut_up(rows, chosen, weights, shares, *, size, count):
+    return micro_batches(rows, cut(rows.length, chosen, rows=size), weights, shares, count=count)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, N, 100])
 @pytest.mark.parametrize("chosen", [list(range(N)), [7, 2, 11, 3, 4], [5]])
 def test_every_token_trains_exactly_once(rows, samples, size, chosen):
     weights, shares = torch.rand(N, T), torch.rand(N, T)
-    batches = micro_batches(rows, torch.tensor(chosen), weights, shares, size=size, count=N)
+    batches = cut_up(rows, torch.tensor(chosen), weights, shares, size=size, count=N)
     assert len(batches) == N
     trained = []
     for batch in batches:
@@ -54,7 +58,7 @@ def test_every_token_trains_exactly_once(rows, samples, size, chosen):
 
 
 def test_rows_of_like_length_share_a_micro_batch(rows):
-    batches = micro_batches(rows, torch.arange(N), torch.ones(N, T), torch.ones(N, T), size=4, count=3)
+    batches = cut_up(rows, torch.arange(N), torch.ones(N, T), torch.ones(N, T), size=4, count=3)
     lengths = [rows.length[batch.source.div(T, rounding_mode="floor").unique()].tolist() for batch in batches]
     assert sorted(length for part in lengths for length in part) == sorted(rows.length.tolist())
     assert all(max(a) <= min(b) for a, b in itertools.pairwise(lengths))
@@ -62,7 +66,7 @@ def test_rows_of_like_length_share_a_micro_batch(rows):
 
 
 def test_missing_micro_batches_are_one_row_without_weight(rows):
-    batches = micro_batches(rows, torch.tensor([0]), torch.ones(N, T), torch.ones(N, T), size=2, count=4)
+    batches = cut_up(rows, torch.tensor([0]), torch.ones(N, T), torch.ones(N, T), size=2, count=4)
     assert len(batches) == 4
     for batch in batches[1:]:
         assert (len(batch.input_ids), len(batch.target) > 0) == (1, True)
@@ -71,20 +75,19 @@ def test_missing_micro_batches_are_one_row_without_weight(rows):
 
 
 def test_nothing_to_learn_from(rows):
-    batches = micro_batches(
-        rows, torch.tensor([], dtype=torch.long), torch.ones(N, T), torch.ones(N, T), size=2, count=2
-    )
+    nothing = torch.tensor([], dtype=torch.long)
+    batches = cut_up(rows, nothing, torch.ones(N, T), torch.ones(N, T), size=2, count=2)
     assert [batch.weight.sum().item() for batch in batches] == [0, 0]
 
 
 def test_too_many_rows_is_a_fault_of_the_plan(rows):
-    with pytest.raises(AssertionError, match="12 rows do not fit in 2 micro-batches of 4"):
-        micro_batches(rows, torch.arange(N), torch.ones(N, T), torch.ones(N, T), size=4, count=2)
+    with pytest.raises(AssertionError, match="3 parts do not fit in 2 micro-batches"):
+        cut_up(rows, torch.arange(N), torch.ones(N, T), torch.ones(N, T), size=4, count=2)
 
 
 def test_tables_are_read_and_filled_at_the_right_places(rows):
     rows.behavior_logprobs = torch.arange(N * T).view(N, T).float()
-    batches = micro_batches(rows, torch.tensor([3, 8]), torch.ones(N, T), torch.ones(N, T), size=1, count=2)
+    batches = cut_up(rows, torch.tensor([3, 8]), torch.ones(N, T), torch.ones(N, T), size=1, count=2)
     for batch in batches:
         assert torch.equal(batch.behavior_logprobs, batch.source.float())
         assert batch.reference_logprobs is None
@@ -95,7 +98,7 @@ def test_tables_are_read_and_filled_at_the_right_places(rows):
 
 
 def test_micro_batches_move_as_one(rows):
-    batch = micro_batches(rows, torch.arange(N), torch.ones(N, T), torch.ones(N, T), size=N, count=1)[0]
+    batch = cut_up(rows, torch.arange(N), torch.ones(N, T), torch.ones(N, T), size=N, count=1)[0]
     moved = batch.to("meta")
     assert moved.target.device.type == moved.weight.device.type == "meta"
     assert moved.behavior_logprobs is None

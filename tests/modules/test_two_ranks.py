@@ -22,7 +22,8 @@ def test_two_ranks_learn_what_one_does(two_ranks, case):
     start = weights_at_the_start()
     assert 1e-3 < (one["weights"] - start).norm() < 10
     assert (two["weights"] - one["weights"]).norm() < 1e-6 * (one["weights"] - start).norm()
-    names = [name for name in one["row"] if "seconds" not in name and name != "tokens_per_second"]
+    # The sampler made its log-probabilities up, and which rows are rescored depends on the ranks.
+    names = [name for name in one["row"] if "second" not in name and not name.startswith("sampler_gap/")]
     assert 0 < one["row"]["no_signal/frac"] < 1
     assert {name: two["row"][name] for name in names} == pytest.approx(
         {name: one["row"][name] for name in names}, rel=1e-4, abs=1e-6

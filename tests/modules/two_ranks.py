@@ -13,14 +13,13 @@ from toys import LetterTask
 
 from sgrpo_lightning.axes import Samples
 from sgrpo_lightning.modules.tiny import tiny_policy
+from sgrpo_lightning.samplers import Sampler
 
 CASES = [(name, beta) for name in REDUCTIONS for beta in (0.0, 0.3)]
 
 
-class SampledBefore:
+class SampledBefore(Sampler):
     """Completions of 1 to 6 tokens that a prompt's own seed decides; those of "Make 5." are all the same."""
-
-    max_new_tokens = 6
 
     def generate(self, model, prompt_ids, prompt_mask, *, samples_per_group, eos_token_ids, pad_token_id, generator):
         rows = []
@@ -45,7 +44,7 @@ def trained(reduction, beta, world_size):
         policy,
         LetterTask(letters=4),
         iterations=2,
-        sampler=SampledBefore(),
+        sampler=SampledBefore(max_new_tokens=6),
         samples_per_group=4,
         micro_batch_size=3,
         ppo_epochs=2,

@@ -2,20 +2,139 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
     """Lightning's strategy for `fully_shard`, over every device there is; its "auto" means the number of nodes.
 
     Checkpoints are one file with all weights, as those of the other strategies are.
+
+    Args:
+        offload: keep weights, gradients and optimizer state in the memory of the CPU, and bring a layer's weights to
+            the device for the time that it computes.
+        reshard_after_forward: give a layer's whole weights up between its forward and its backward pass: less memory,
+            and one more gathering.
     """
 
-    def __init__(self, **knobs: Any) -> None:
+    def __init__(self, *, offload: bool = False, reshard_after_forward: bool = True, **knobs: Any) -> None:
+        if offload and torch.cuda.is_available():  # what lies on the CPU is added up there
+            knobs.setdefault("process_group_backend", "cpu:gloo,cuda:nccl")
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False, **knobs)
+        self.offload, self.reshard_after_forward = offload, reshard_after_forward
 
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+    def shard(self, module: nn.Module) -> None:
+        """`fully_shard` as this strategy and the trainer's precision want it; inner modules first, the root last.
+
+        With bf16-mixed, layers gather and compute in bf16, gradients are added up and kept in float32, as are the
+        weights that the optimizer updates. Inputs stay as they are: a root's are advantages and token weights.
+        """
+        knobs: dict[str, Any] = {"reshard_after_forward": self.reshard_after_forward}
+        if self.precision_plugin.precision == "bf16-mixed":
+            knobs["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        if self.offload:
+            knobs["offload_policy"] = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda")
+        fully_shard(module, mesh=self.device_mesh["data_parallel"], **knobs)
+
+    def model_to_device(self) -> None:
+        """Everything but the shards that are to stay on the CPU."""
+        if not self.offload:
+            super().model_to_device()
+            return
+        assert self.model is not None
+        for module in self.model.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = buffer if buffer is None else buffer.to(self.root_device)
+
+
+def roots(model: nn.Module, tree: nn.Module | None) -> list[FSDPModule]:
+    """The outermost sharded modules of the tree that `model` belongs to, else of `model` itself."""
+    inside = tree is not None and any(module is model for module in tree.modules())
+    return list(_outermost(tree if inside and tree is not None else model))
+
+
+def _outermost(module: nn.Module) -> Iterator[FSDPModule]:
+    if isinstance(module, FSDPModule):
+        yield module
+        return
+    for child in module.children():
+        yield from _outermost(child)
+
+
+def gathered_copy(tensor: Tensor) -> Tensor:
+    """The whole of a sharded tensor; any other as it is, detached."""
+    tensor = _SHARDS.get(id(tensor), tensor).detach()
+    if not isinstance(tensor, DTensor):
+        return tensor
+    return tensor.to(tensor.device_mesh.device_type).full_tensor()  # an offloaded one is gathered on the device
+
+
+_SHARDS: dict[int, Tensor] = {}
+"""By the id of the whole weight that stands in for it inside `unsharded`: the shard that the optimizer updates."""
+
+_OPEN: set[int] = set()
+
+
+@contextmanager
+def unsharded(root: FSDPModule) -> Iterator[None]:
+    """Every weight whole, and left so by forward passes; afterwards in shards, with the root's settings as before.
+
+    The root has to be initialised as such before one of its layers runs by itself, and what passes without gradient
+    leave in the list of passes, from which the backward pass would prefetch, is taken out again.
+    """
+    if id(root) in _OPEN:
+        yield
+        return
+    state: Any = fully_shard.state(root)  # type: ignore[attr-defined]
+    state._lazy_init()
+    states = state._state_ctx.all_states
+    groups = [group for each in states for group in each._fsdp_param_groups]
+    resharding = [(group, group.post_forward_mesh_info, len(group._post_forward_indices)) for group in groups]
+    passes = len(state._comm_ctx.post_forward_order)
+    names = dict(root.named_parameters(remove_duplicate=False))  # type: ignore[attr-defined]
+    whole: dict[int, Tensor] = {}
+    try:
+        _OPEN.add(id(root))
+        for group in groups:
+            group.post_forward_mesh_info = None
+        for module in _sharded(root):
+            module.unshard()
+        parameters = root.named_parameters(remove_duplicate=False)  # type: ignore[attr-defined]
+        whole = {id(parameter): names[name] for name, parameter in parameters}
+        _SHARDS.update(whole)
+        yield
+    finally:
+        _OPEN.discard(id(root))
+        for key in whole:
+            _SHARDS.pop(key, None)
+        _to_idle(states)
+        for group, mesh, count in resharding:
+            group.reshard()
+            group.post_forward_mesh_info = mesh
+            del group._post_forward_indices[count:]
+        del state._comm_ctx.post_forward_order[passes:]
+
+
+def _sharded(root: Any) -> list[FSDPModule]:
+    return [module for module in root.modules() if isinstance(module, FSDPModule)]
+
+
+def _to_idle(states: list[Any]) -> None:
+    """An error in the middle of a forward pass leaves traces of it."""
+    for state in states:
+        state._state_ctx.iter_forward_root = None
+        state._training_state = type(state._training_state).IDLE
+        for group in state._fsdp_param_groups:
+            group._training_state = type(group._training_state).IDLE

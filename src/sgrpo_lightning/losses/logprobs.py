@@ -42,6 +42,7 @@ def token_logprobs(
     reference: tuple[Tensor, LMHead] | None = None,
     full_kl: bool = False,
     chunk_size: int | None = None,
+    chunks: int | None = None,
 ) -> TokenLogprobs:
     """Log-probability of each target under softmax(lm_head(hidden) / temperature).
 
@@ -50,14 +51,15 @@ def token_logprobs(
 
     Args:
         hidden: [K, H], the states before each trained token, padding left out.
-        lm_head: any map [k, H] -> [k, V]; called once per chunk forward, once backward, and on zero rows to
-            learn V. If its weights are sharded, pass a map over gathered ones: ranks may hold different
-            numbers of chunks.
+        lm_head: any map [k, H] -> [k, V]; called once per chunk forward, once backward, and, where neither
+            `chunk_size` nor `chunks` is given, on zero rows to learn V.
         targets: long [K].
         temperature: of sampling, > 0.
         reference: hidden states [K, H'] and head of the frozen reference model.
         full_kl: also the full-vocabulary KL(policy || reference).
         chunk_size: rows per chunk; None picks about 2^24 logits.
+        chunks: their number instead, whatever K: ranks that share out the weights of the head have to call it
+            equally often.
 
     Returns:
         `TokenLogprobs`.
@@ -72,12 +74,12 @@ def token_logprobs(
     _check(hidden, targets, temperature, reference, full_kl, chunk_size)
     reference_hidden, reference_head = reference or (hidden[:, :0], None)
     function = partial(_chunk, lm_head=lm_head, reference_head=reference_head, temperature=temperature, full_kl=full_kl)
-    rows = chunk_size or _auto_chunk(hidden, lm_head)
-    if len(hidden) <= rows:
+    if chunks is None:
+        chunks = max(1, -(-len(hidden) // (chunk_size or _auto_chunk(hidden, lm_head))))
+    if chunks == 1:
         return function(hidden, targets, reference_hidden)
-    pieces = zip(hidden.split(rows), targets.split(rows), reference_hidden.split(rows), strict=True)
-    chunks = [checkpoint(function, *piece, use_reentrant=False) for piece in pieces]
-    return _concatenate(chunks)
+    pieces = zip(*(tensor.tensor_split(chunks) for tensor in (hidden, targets, reference_hidden)), strict=True)
+    return _concatenate([checkpoint(function, *piece, use_reentrant=False) for piece in pieces])
 
 
 def _check(
@@ -103,6 +105,11 @@ def _check(
 def _auto_chunk(hidden: Tensor, lm_head: LMHead) -> int:
     with torch.no_grad():
         vocabulary = lm_head(hidden[:0]).shape[-1]
+    return rows_per_chunk(vocabulary)
+
+
+def rows_per_chunk(vocabulary: int) -> int:
+    """Rows whose logits are about 2^24 numbers."""
     return max(1, LOGITS_PER_CHUNK // vocabulary)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sgrpo_lightning.modules.plan import StepPlan, UpdatePlan
     from sgrpo_lightning.modules.policy import PolicyModule
     from sgrpo_lightning.modules.policy_loss import PolicyLoss
+    from sgrpo_lightning.modules.rescoring import Rescoring
     from sgrpo_lightning.modules.schedules import cosine_with_warmup
     from sgrpo_lightning.modules.sft import SupervisedModule
     from sgrpo_lightning.modules.vision import resnet, small_cnn
@@ -24,6 +25,7 @@ _FILES = {
     "plan": ("StepPlan", "UpdatePlan"),
     "policy": ("PolicyModule",),
     "policy_loss": ("PolicyLoss",),
+    "rescoring": ("Rescoring",),
     "schedules": ("cosine_with_warmup",),
     "sft": ("SupervisedModule",),
     "vision": ("resnet", "small_cnn"),
@@ -37,6 +39,7 @@ __all__ = [
     "PolicyLoss",
     "PolicyModule",
     "PopulationLoss",
+    "Rescoring",
     "SampledLabels",
     "StepPlan",
     "SupervisedModule",

@@ -134,6 +134,9 @@ class ClassificationModule(IterationModule):
 
     # ---- what Lightning asks ----
 
+    def setup(self, stage: str) -> None:
+        self.trainer.accumulate_grad_batches = self.plan.micro_batches(world_size=self.trainer.world_size)
+
     def configure_model(self) -> None:
         """Shards the network where the strategy brings a mesh of devices: each block, then the rest."""
         mesh = self.device_mesh

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -68,6 +69,13 @@ def load_policy(
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     return Policy(model, tokenizer)
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The blocks of the stack that the architecture itself says must stay whole: the units of sharding."""
+    names = set(model._no_split_modules or ())
+    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return [layer for stack in stacks for layer in stack if type(layer).__name__ in names]
 
 
 def load_tokenizer(source: str) -> Any:

@@ -12,6 +12,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from sgrpo_lightning.distributed.gradients import gradient_norm, norm_follows_step
 from sgrpo_lightning.metrics import accumulate
 
 
@@ -19,7 +20,7 @@ class IterationModule(L.LightningModule):
     """Counts iterations of `plan.steps` optimizer steps, measures each, and seeds what is random in it.
 
     Args:
-        plan: the sizes of an iteration: `steps`, `seed`, `micro_batches(world_size=...)`.
+        plan: the sizes of an iteration: `steps` and `seed`.
         optimizer: parameters -> optimizer.
         scheduler: (optimizer=..., num_training_steps=...) -> learning-rate scheduler, or None.
     """
@@ -54,8 +55,16 @@ class IterationModule(L.LightningModule):
         self._parts.clear()
 
     def on_before_optimizer_step(self, _: torch.optim.Optimizer) -> None:
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of sharded parameters
+        if not norm_follows_step(self.trainer.strategy):
+            self._note_gradient()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+        last = (index + 1) % self.trainer.accumulate_grad_batches == 0
+        if last and norm_follows_step(self.trainer.strategy):
+            self._note_gradient()
+
+    def _note_gradient(self) -> None:
+        norm = gradient_norm(self, self.trainer.strategy)
         self._parts.append({"grad_norm/mean": norm / self.trainer.world_size, "grad_norm/max": norm})
 
     @property
@@ -96,9 +105,6 @@ class IterationModule(L.LightningModule):
         return self.trainer.strategy.reduce(tensor, reduce_op=operation).item()
 
     # ---- what Lightning asks ----
-
-    def setup(self, stage: str) -> None:
-        self.trainer.accumulate_grad_batches = self.plan.micro_batches(world_size=self.trainer.world_size)
 
     def configure_optimizers(self) -> Any:
         optimizer = self._make_optimizer([p for p in self.parameters() if p.requires_grad])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 
@@ -17,6 +16,8 @@ class UpdatePlan:
         minibatches: optimizer steps a pass; each takes G / minibatches groups.
         micro_batch_size: rows of one forward pass; it changes memory and speed, never the gradient.
         seed: of the run; with the iteration and the rank it decides every random draw.
+        tokens_per_micro_batch: tokens of one forward pass instead, padding counted; None goes by rows.
+        packing: rows one after the other without padding, for an attention that keeps them apart.
     """
 
     prompts_per_iteration: int
@@ -25,11 +26,14 @@ class UpdatePlan:
     minibatches: int
     micro_batch_size: int
     seed: int
+    tokens_per_micro_batch: int | None = None
+    packing: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if name != "seed" and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if name not in ("seed", "packing") and value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
         self.groups_per_minibatch(world_size=1)
 
     @property
@@ -46,11 +50,6 @@ class UpdatePlan:
                 f"{self.minibatches} x {world_size}, got {self.prompts_per_iteration}"
             )
         return groups
-
-    def micro_batches(self, *, world_size: int) -> int:
-        """Micro-batches of one optimizer step on one rank."""
-        rows = self.groups_per_minibatch(world_size=world_size) * self.samples_per_group
-        return math.ceil(rows / self.micro_batch_size)
 
 
 @dataclass(frozen=True, slots=True)

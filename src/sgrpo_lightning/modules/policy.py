@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from sgrpo_lightning.axes import MicroBatch
+from sgrpo_lightning.distributed.sharding import FullyShardedStrategy
+from sgrpo_lightning.distributed.weights import full_weights, whole_weights
 from sgrpo_lightning.metrics import group_metrics
-from sgrpo_lightning.modules.loading import Policy
+from sgrpo_lightning.modules.learner import Learner, Updates
+from sgrpo_lightning.modules.loading import Policy, decoder_layers
 from sgrpo_lightning.modules.loop import IterationModule
 from sgrpo_lightning.modules.plan import UpdatePlan
-from sgrpo_lightning.modules.policy_loss import PolicyLoss, reference_weights
+from sgrpo_lightning.modules.policy_loss import PolicyLoss
+from sgrpo_lightning.modules.reference import Reference
+from sgrpo_lightning.modules.rescoring import Rescoring
 from sgrpo_lightning.modules.rollout import Rollout, roll_out, shape
-from sgrpo_lightning.modules.rows import Rows, join_rows, micro_batches, scatter
+from sgrpo_lightning.modules.rows import join_rows
 from sgrpo_lightning.rewards import RewardShaping, Status
 from sgrpo_lightning.samplers import Sampler
 from sgrpo_lightning.tasks import Example, Task
+
+PARTS = ("sync", "sample", "reward")
+"""Of an iteration, before it learns."""
 
 
 class PolicyModule(IterationModule):
@@ -39,9 +48,8 @@ class PolicyModule(IterationModule):
         optimizer: parameters -> optimizer.
         scheduler: (optimizer=..., num_training_steps=...) -> learning-rate scheduler, or None.
         shaping: what training adds to the task's rewards, evaluation does not; None adds nothing.
+        rescoring: compares sampler and trainer after each rollout; None measures and allows any gap.
     """
-
-    reference: Any
 
     def __init__(
         self,
@@ -55,31 +63,42 @@ class PolicyModule(IterationModule):
         optimizer: Callable[..., torch.optim.Optimizer],
         scheduler: Callable[..., Any] | None = None,
         shaping: RewardShaping | None = None,
+        rescoring: Rescoring | None = None,
     ) -> None:
         super().__init__(plan=plan, optimizer=optimizer, scheduler=scheduler)
         self.model, self.policy, self.task = policy.model, policy, task
         self.sampler, self.head, self.loss, self.shaping = sampler, head, loss, shaping or RewardShaping()
-        # Outside the module tree: a strategy must not wrap, shard or save the reference.
-        object.__setattr__(self, "reference", _frozen_copy(policy.model) if loss.beta else None)
+        self.rescoring = rescoring or Rescoring(limit=None)
+        self.reference = Reference(policy.model, place=loss.reference) if loss.beta else None
+        self.learner = Learner(
+            policy.model, loss, plan, reference=self.reference, all_sum=self._all_sum, all_max=self._all_max
+        )
         self.rollout: Rollout | None = None
         self.advantages: Tensor | None = None
-        self._sampling_seconds = 0.0
+        self.gap: dict[str, float] = {}
+        self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
 
     # ---- one iteration ----
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
+        self._seconds = dict.fromkeys(PARTS, 0.0)
         rollout = self.roll_out(self._data.prompts(self.iteration, **self._ranks))
         self.rollout = shape(rollout, self.shaping, limit=self.sampler.max_new_tokens)
-        self._sampling_seconds = time.perf_counter() - self._started
         self._check_range(self.rollout.rewards)
         self.advantages = self.head(self.rollout.rewards)
         rows = join_rows(self.rollout.samples, self.advantages, trains=self.rollout.trains)
-        with self.trainer.precision_plugin.forward_context():
-            self._data.buffer.fill(self._updates(rows))
+        with self._forward_passes():
+            updates = self.learner.updates(rows, self.generator("minibatches", self.iteration))
+        self._parts.append(updates.metrics)
+        self._learn_from(updates)
+
+    def forward(self, batch: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a micro-batch and its metrics. A strategy that shards the weights gathers them around this."""
+        return self.loss(self.model, batch, self.reference.of_loss if self.reference else None)
 
     def training_step(self, batch: MicroBatch, _: int) -> Tensor:
-        loss, metrics = self.loss(self.model, batch, self.reference)
+        loss, metrics = self(batch)
         self._parts.append(metrics)
         # Lightning divides by the accumulation and averages over ranks; the token weights already did both.
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
@@ -98,7 +117,8 @@ class PolicyModule(IterationModule):
         self, examples: list[Example], *, samples_per_group: int | None = None, key: tuple[object, ...] = ()
     ) -> Rollout:
         """Graded samples of the current policy for `examples`, at the precision of training."""
-        with self.trainer.precision_plugin.forward_context():
+        with self._forward_passes():
+            self._hand_over_weights()
             rollout = roll_out(
                 self.policy,
                 self.sampler,
@@ -107,9 +127,33 @@ class PolicyModule(IterationModule):
                 samples_per_group=samples_per_group or self.plan.samples_per_group,
                 generator=self.generator("sample", self.iteration, *key),
             )
+            self._seconds |= rollout.seconds
+            self.gap = self.rescoring.measure(self.learner, rollout.samples, self.over_ranks)
+        self.sampler.sleep()
         # A rank on which every grade failed knows no parts, but all ranks have to add up the same ones.
         absent = dict.fromkeys(self._of_all_ranks(rollout.parts), torch.zeros_like(rollout.rewards))
         return replace(rollout, parts=absent | rollout.parts)
+
+    def _hand_over_weights(self) -> None:
+        """Where the sampler has weights of its own, see that they are those of the policy."""
+        started, version = time.perf_counter(), self.trainer.global_step
+        self.sampler.wake()
+        if self.sampler.own_weights and self.sampler.version != version:
+            self.sampler.sync(full_weights(self.model), version=version)
+            assert self.sampler.version == version, f"the sampler says {self.sampler.version}, expected {version}"
+        self._seconds["sync"] = time.perf_counter() - started
+
+    @contextmanager
+    def _forward_passes(self) -> Iterator[None]:
+        """Forward passes without gradient, at the precision of training; ranks may run different numbers of them."""
+        with self.trainer.precision_plugin.forward_context(), whole_weights(self.model, self.trainer.strategy):
+            yield
+
+    def _learn_from(self, updates: Updates) -> None:
+        """Make the updates the batches of this epoch."""
+        self._data.buffer.fill(updates.micro_batches)
+        self.trainer.fit_loop.max_batches = len(updates.micro_batches)
+        self.trainer.accumulate_grad_batches = updates.per_step
 
     def _check_range(self, rewards: Tensor) -> None:
         """Warn once of rewards for which the temperature of the head is not meant."""
@@ -117,48 +161,6 @@ class PolicyModule(IterationModule):
         if has_temperature and rewards.numel() and not (rewards.min() >= 0 and rewards.max() <= 1):
             # One message without numbers, so that Python shows it once.
             warnings.warn("rewards leave [0, 1], which tau is meant for: rescale the rewards or tau", stacklevel=2)
-
-    def _updates(self, rows: Rows) -> list[MicroBatch]:
-        """The micro-batches of all inner steps, in order."""
-        batches: list[MicroBatch] = []
-        order = self.generator("minibatches", self.iteration)
-        for epoch in range(self.plan.ppo_epochs):
-            groups = torch.randperm(
-                len(rows.advantages) // self.plan.samples_per_group, generator=order, device=self.device
-            )
-            for part in groups.chunk(self.plan.minibatches):
-                batches += self._minibatch(rows, part)
-            if epoch == 0:
-                self._fill_tables(rows, batches)
-        return batches
-
-    def _minibatch(self, rows: Rows, groups: Tensor) -> list[MicroBatch]:
-        """One optimizer step: token weights over its global batch, then the cut into micro-batches."""
-        samples = torch.arange(self.plan.samples_per_group, device=self.device)
-        chosen = (groups[:, None] * len(samples) + samples).flatten()
-        weights = torch.zeros(rows.loss_mask.shape, device=self.device)
-        weights[chosen] = self.loss.reduction(rows.loss_mask[chosen], rows.group_id[chosen], all_sum=self._all_sum)
-        # Without a KL, a row of zero advantage has no gradient: it is not worth a forward pass.
-        useful = rows.loss_mask.any(-1) & ((rows.advantages != 0) | bool(self.loss.beta))
-        kept = chosen[useful[chosen]]
-        shares = torch.ones_like(weights) / self._all_sum(rows.loss_mask[kept].sum()).clamp(min=1)
-        count = self.plan.micro_batches(world_size=self.trainer.world_size)
-        return micro_batches(rows, kept, weights, shares, size=self.plan.micro_batch_size, count=count)
-
-    def _fill_tables(self, rows: Rows, batches: list[MicroBatch]) -> None:
-        """Log-probabilities of the policy that sampled, and of the reference, where a later step reads them.
-
-        The same micro-batches compute them that learn from them first, so their ratio is exactly 1 there.
-        """
-        if self.plan.steps > 1:
-            for batch in batches:
-                batch.behavior_logprobs = self.loss.logprobs(self.model, batch)
-            rows.behavior_logprobs = scatter("behavior_logprobs", batches, rows.loss_mask)
-        if self.loss.beta and self.loss.kl != "full":
-            with reference_weights(self.reference):
-                for batch in batches:
-                    batch.reference_logprobs = self.loss.logprobs(self.reference, batch)
-            rows.reference_logprobs = scatter("reference_logprobs", batches, rows.loss_mask)
 
     # ---- what was measured ----
 
@@ -179,8 +181,9 @@ class PolicyModule(IterationModule):
 
     def derived(self, row: Mapping[str, float], seconds: float) -> Mapping[str, float]:
         return {
-            "seconds/sample": self._sampling_seconds,
-            "seconds/learn": seconds - self._sampling_seconds,
+            **self.gap,
+            **{f"seconds/{part}": spent for part, spent in self._seconds.items()},
+            "seconds/learn": seconds - sum(self._seconds.values()),
             "tokens_per_second": row["tokens/sum"] / seconds,
             "samples": (self.iteration + 1) * self.plan.prompts_per_iteration * self.plan.samples_per_group,
         }
@@ -196,16 +199,23 @@ class PolicyModule(IterationModule):
     def _all_sum(self, count: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(count.clone(), reduce_op="sum")
 
+    def _all_max(self, count: Tensor) -> Tensor:
+        return self.trainer.strategy.reduce(count.clone(), reduce_op="max")
+
     # ---- what Lightning asks ----
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        if self.reference is not None:
-            self.reference.to(self.trainer.strategy.root_device)
+    def configure_model(self) -> None:
+        """Shards the policy where the strategy does so by modules: each decoder layer, then the rest."""
+        strategy = self.trainer.strategy
+        if isinstance(strategy, FullyShardedStrategy) and not isinstance(self, FSDPModule):
+            for module in (*decoder_layers(self.model), self):
+                strategy.shard(module)
 
+    def on_fit_start(self) -> None:
+        with self._forward_passes():
+            if self.reference:
+                self.reference.settle(self.device, full_kl=self.loss.kl == "full")
+        self.sampler.start(self.model, max_prompt_tokens=self._data.max_prompt_tokens)
 
-def _frozen_copy(model: Any) -> Any:
-    """The reference: a copy as the policy stands now, or the policy itself where adapters can be switched off."""
-    if hasattr(model, "disable_adapter"):
-        return model
-    return copy.deepcopy(model).requires_grad_(False).eval()
+    def teardown(self, stage: str) -> None:
+        self.sampler.close()

@@ -27,6 +27,10 @@ class PolicyLoss:
         beta: coefficient of the reference KL. At 0 no reference model is kept.
         kl: "full" over the vocabulary, or a one-sample estimator "k1", "k2", "k3"; "none" is beta = 0.
         chunk_size: tokens whose logits exist at once; None chooses.
+        importance: (behavior_logprobs, sampler_logprobs, loss_mask) -> factors of the advantages, for a sampler that
+            is not quite the policy; None: it is.
+        reference: where the frozen model of the KL waits, "device" or "cpu". From the CPU it is brought in once an
+            iteration.
     """
 
     def __init__(
@@ -39,12 +43,17 @@ class PolicyLoss:
         beta: float = 0.0,
         kl: str = "full",
         chunk_size: int | None = None,
+        importance: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+        reference: str = "device",
     ) -> None:
         if beta < 0:
             raise ValueError(f"beta must be >= 0, got {beta}")
         if kl not in KL_NAMES:
             raise ValueError(f"kl must be one of {', '.join(KL_NAMES)}, got {kl!r}")
+        if reference not in ("device", "cpu"):
+            raise ValueError(f"reference must be device or cpu, got {reference!r}; beta=0 keeps none")
         self.reduction, self.temperature, self.chunk_size = reduction, temperature, chunk_size
+        self.importance, self.reference = importance, reference
         self.clip_low, self.clip_high = clip_low, clip_high
         self.kl = "none" if beta == 0 else kl
         self.beta = 0.0 if kl == "none" else beta
@@ -57,6 +66,8 @@ class PolicyLoss:
         losses.token_logprobs(
             nothing, nn.Identity(), nothing[:, 0].long(), temperature=self.temperature, chunk_size=self.chunk_size
         )
+        if self.importance is not None:
+            self.importance(nothing, nothing, nothing.bool())
 
     def logprobs(self, model: nn.Module, batch: MicroBatch) -> Tensor:
         """[K] log-probabilities of the micro-batch's tokens, without gradient."""
@@ -69,7 +80,8 @@ class PolicyLoss:
         """The loss of the micro-batch, and metrics that add up by their suffix.
 
         Args:
-            reference: the frozen model of the KL; needed for kl="full" alone, the estimators read the batch.
+            reference: the frozen model of the KL, or its output layer alone where the batch carries the states that go
+                into it; needed for kl="full" alone, the estimators read the batch.
         """
         tokens = self._tokens(model, batch, reference if self.kl == "full" else None)
         loss, metrics = losses.ppo_surrogate(
@@ -97,8 +109,10 @@ class PolicyLoss:
 
     def _tokens(self, model: nn.Module, batch: MicroBatch, reference: nn.Module | None = None) -> TokenLogprobs:
         hidden, head = states(model, batch)
-        frozen = None
-        if reference is not None:
+        frozen: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None
+        if batch.reference_states is not None and reference is not None:
+            frozen = batch.reference_states, reference
+        elif reference is not None:
             with torch.no_grad(), reference_weights(reference):
                 frozen = states(reference, batch)
         return losses.token_logprobs(
@@ -108,7 +122,7 @@ class PolicyLoss:
             temperature=self.temperature,
             reference=frozen,
             full_kl=frozen is not None,
-            chunk_size=self.chunk_size,
+            chunks=batch.chunks,
         )
 
 
@@ -119,15 +133,17 @@ def states(model: Any, batch: MicroBatch) -> tuple[Tensor, Callable[[Tensor], Te
     never looks. A model that does more to its logits than one linear layer gives the logits themselves.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if _is_plain(base):
-        hidden = base.base_model(input_ids=batch.input_ids, use_cache=False).last_hidden_state
+    inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "use_cache": False}
+    if is_plain(model):
+        hidden = base.base_model(**inputs).last_hidden_state
         return hidden[batch.row, batch.position], base.get_output_embeddings()
-    logits = base(input_ids=batch.input_ids, use_cache=False).logits
+    logits = base(**inputs).logits
     return logits[batch.row, batch.position], nn.Identity()
 
 
-def _is_plain(base: Any) -> bool:
+def is_plain(model: Any) -> bool:
     """Whether logits = output_embeddings(hidden), found once by trying."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if not hasattr(base, "_logits_are_plain"):
         ids = torch.arange(2, 10, device=base.device)[None]  # not padding, whose state may be all zeros
         with torch.no_grad():

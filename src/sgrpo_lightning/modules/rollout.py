@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ class Rollout:
     outcomes: list[Outcome]
     rewards: Float[Tensor, "G M"]
     parts: dict[str, Float[Tensor, "G M"]]
+    seconds: dict[str, float]  # of "sample" and "reward"
     trains: Bool[Tensor, " N"] | None = None  # whose tokens are learned from; None: all
 
     def statuses(self) -> Counter[str]:
@@ -55,7 +57,7 @@ def roll_out(
     generator: torch.Generator,
 ) -> Rollout:
     """Ask each example M times and grade every answer."""
-    tokenizer, device = policy.tokenizer, policy.model.device
+    started, tokenizer, device = time.perf_counter(), policy.tokenizer, policy.model.device
     texts = [render_prompt(tokenizer, example.prompt, system=example.system) for example in examples]
     prompts = tokenize_prompts(tokenizer, texts, padding=True, padding_side="left", return_tensors="pt").to(device)
     samples = sampler.generate(
@@ -68,6 +70,7 @@ def roll_out(
         generator=generator,
     )
     completions = read_completions(tokenizer, samples, policy.eos_token_ids)
+    sampled = time.perf_counter()
     rows = [group for group in range(len(examples)) for _ in range(samples_per_group)]
     answers = answers_to(
         [examples[group] for group in rows],
@@ -77,7 +80,8 @@ def roll_out(
     )
     outcomes = grade_safely(task, answers)
     rewards, parts = reward_tensors(outcomes, samples_per_group, device)
-    return Rollout(examples, samples, completions, outcomes, rewards, parts)
+    seconds = {"sample": sampled - started, "reward": time.perf_counter() - sampled}
+    return Rollout(examples, samples, completions, outcomes, rewards, parts, seconds)
 
 
 def shape(rollout: Rollout, shaping: RewardShaping, *, limit: int) -> Rollout:
