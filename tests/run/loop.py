@@ -50,6 +50,7 @@ def run(
     trainer=None,
     scheduler=None,
     shaping=None,
+    rescoring=None,
     **plan,
 ):
     """Train and return the module and a row for each iteration."""
@@ -66,6 +67,7 @@ def run(
         optimizer=optimizer,
         scheduler=scheduler,
         shaping=shaping,
+        rescoring=rescoring,
     )
     rows = Rows()
     loop = L.Trainer(max_epochs=iterations, callbacks=[*callbacks, rows], **QUIET | (trainer or {}))
