@@ -207,29 +207,35 @@ def watched(decode, seen):
     return wrapper
 
 
-def test_gradient_checkpointing_is_off_meanwhile(make_policy, prompts):
+def checkpointed(make_policy):
     model = make_policy().model.train()
-    model.gradient_checkpointing_enable()
-    seen = []
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.model.norm.eval()
+    return model
 
-    def watch(*_):
-        seen.append((model.is_gradient_checkpointing, model.training))
 
-    with model.register_forward_pre_hook(watch):
+def test_gradient_checkpointing_is_off_meanwhile(make_policy, prompts):
+    """Each prompt and each token is read once, with the cache."""
+    model, lengths = checkpointed(make_policy), []
+    layer = model.model.layers[0]
+    with layer.mlp.register_forward_pre_hook(lambda _, inputs: lengths.append(inputs[0].shape[1])):
         samples = generate(model, prompts, max_new_tokens=3)
-    assert set(seen) == {(False, False)}
-    assert (model.is_gradient_checkpointing, model.training) == (True, True)
+    assert lengths == [prompts[0].shape[1], 1, 1]
     torch.testing.assert_close(
         samples.sampler_logprobs[0], expected_logprobs(model.eval(), samples, 0, 1.0), rtol=0, atol=1e-5
     )
 
 
-def test_modes_come_back_after_an_error(make_policy, prompts):
-    model = make_policy().model.train()
-    model.gradient_checkpointing_enable()
+def test_modes_come_back_as_they_were(make_policy, prompts):
+    """After an error too: of each module its own, and checkpointing of the kind that was asked for."""
+    model = checkpointed(make_policy)
     with pytest.raises(IndexError):
         generate(model, (prompts[0] + 10_000, prompts[1]))
-    assert (model.is_gradient_checkpointing, model.training) == (True, True)
+    generate(model, prompts, max_new_tokens=3)
+    assert [name for name, module in model.named_modules() if not module.training] == ["model.norm"]
+    layer = model.model.layers[0]
+    assert layer.gradient_checkpointing
+    assert layer._gradient_checkpointing_func.keywords == {"use_reentrant": False}
 
 
 @pytest.mark.parametrize(

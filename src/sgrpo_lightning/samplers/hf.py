@@ -146,15 +146,11 @@ def _next_logits(
 
 @contextmanager
 def inference_mode(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode without gradient checkpointing, which would switch the cache off."""
-    was_training = model.training
-    checkpointing = getattr(model, "is_gradient_checkpointing", False)
+    """Evaluation mode: without dropout, and without gradient checkpointing, which would switch the cache off."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
-    if checkpointing:
-        model.gradient_checkpointing_disable()
     try:
         yield
     finally:
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        model.train(was_training)
+        for module in training:
+            module.training = True
