@@ -1,6 +1,7 @@
 """Sampler and trainer are compared, and a sampler with weights of its own is kept up to date."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from loop import run
 from toys import LetterTask
 
+from sgrpo_lightning.callbacks.samples import sample_records
 from sgrpo_lightning.modules.rescoring import Rescoring, SamplerGapError
+from sgrpo_lightning.samplers import SamplerError
 from sgrpo_lightning.samplers.hf import HFSampler
 
 
@@ -84,6 +87,20 @@ def test_a_sampler_that_was_forgotten_stops_the_run(make_policy):
     _, rows = trained(make_policy, forgets=True, rescoring=Rescoring(limit=None))
     assert rows[0]["sampler_gap/mean"] < 1e-5
     assert rows[1]["sampler_gap/mean"] > 0.05
+
+
+def test_the_weights_behind_each_sample_are_recorded(make_policy):
+    module, _ = trained(make_policy)
+    assert {record["weights_version"] for record in sample_records(module)} == {2}
+
+
+def test_samples_of_other_weights_stop_the_run(make_policy):
+    class Late(Apart):
+        def generate(self, *arguments, **knobs):
+            return replace(super().generate(*arguments, **knobs), weights_version=self.version - 1)
+
+    with pytest.raises(SamplerError, match="samples came from weights after -1 optimizer steps, expected 0"):
+        run(make_policy(), LetterTask(), iterations=1, sampler=Late(max_new_tokens=4))
 
 
 def test_another_temperature_stops_the_run(make_policy):

@@ -86,6 +86,7 @@ def sample_records(module: Any) -> list[dict[str, Any]]:
             "reward": rewards[row],
             "parts": {name: part[row] for name, part in parts.items()},
             "advantage": advantages[row],
+            "weights_version": rollout.samples.weights_version,
         }
         for row, (completion, outcome) in enumerate(zip(rollout.completions, rollout.outcomes, strict=True))
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,6 +57,16 @@ class FullyShardedStrategy(ModelParallelStrategy):
         for module in self.model.modules():
             for name, buffer in module._buffers.items():
                 module._buffers[name] = buffer if buffer is None else buffer.to(self.root_device)
+
+
+def shard(strategy: Any, parts: Iterable[nn.Module], root: nn.Module) -> None:
+    """Shard each part, then the rest of `root`, where the strategy does so by modules; once.
+
+    Forward passes of training have to go through `root` itself.
+    """
+    if isinstance(strategy, FullyShardedStrategy) and not isinstance(root, FSDPModule):
+        for module in (*parts, root):
+            strategy.shard(module)
 
 
 def roots(model: nn.Module, tree: nn.Module | None) -> list[FSDPModule]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sgrpo_lightning.axes import NO_LABEL, ImageBatch
+from sgrpo_lightning.distributed.sharding import FullyShardedStrategy, shard
 from sgrpo_lightning.evaluation.classification import LabelStatistics
 from sgrpo_lightning.modules.label_loss import LabelLoss
 from sgrpo_lightning.modules.loop import IterationModule
@@ -138,18 +139,12 @@ class ClassificationModule(IterationModule):
         self.trainer.accumulate_grad_batches = self.plan.micro_batches(world_size=self.trainer.world_size)
 
     def configure_model(self) -> None:
-        """Shards the network where the strategy brings a mesh of devices: each block, then the rest."""
-        mesh = self.device_mesh
-        if mesh is None or getattr(self.model, "_sharded", False):
-            return
-        from torch.distributed.fsdp import fully_shard
-
-        self.model.to(memory_format=torch.contiguous_format)  # all that it can shard
-        for block in [child for stage in self.model.children() if isinstance(stage, nn.Sequential) for child in stage]:
-            if any(True for _ in block.parameters()):
-                fully_shard(block, mesh=mesh["data_parallel"])
-        fully_shard(self.model, mesh=mesh["data_parallel"])
-        self.model._sharded = True  # type: ignore[assignment]
+        """Shards the network where the strategy does so by modules: each block, then the rest."""
+        if isinstance(self.trainer.strategy, FullyShardedStrategy):
+            self.model.to(memory_format=torch.contiguous_format)  # all that it can shard
+        stages = [stage for stage in self.model.children() if isinstance(stage, nn.Sequential)]
+        blocks = [block for stage in stages for block in stage if any(True for _ in block.parameters())]
+        shard(self.trainer.strategy, blocks, self.model)
 
 
 def by_bin(name: str, suffix: str, values: Tensor, bins: Tensor) -> dict[str, Tensor]:

@@ -12,10 +12,9 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 
-from sgrpo_lightning.axes import MicroBatch
-from sgrpo_lightning.distributed.sharding import FullyShardedStrategy
+from sgrpo_lightning.axes import MicroBatch, Samples
+from sgrpo_lightning.distributed.sharding import shard
 from sgrpo_lightning.distributed.weights import full_weights, whole_weights
 from sgrpo_lightning.metrics import group_metrics
 from sgrpo_lightning.modules.learner import Learner, Updates
@@ -28,7 +27,7 @@ from sgrpo_lightning.modules.rescoring import Rescoring
 from sgrpo_lightning.modules.rollout import Rollout, roll_out, shape
 from sgrpo_lightning.modules.rows import join_rows
 from sgrpo_lightning.rewards import RewardShaping, Status
-from sgrpo_lightning.samplers import Sampler
+from sgrpo_lightning.samplers import Sampler, SamplerError
 from sgrpo_lightning.tasks import Example, Task
 
 PARTS = ("sync", "sample", "reward")
@@ -118,7 +117,7 @@ class PolicyModule(IterationModule):
     ) -> Rollout:
         """Graded samples of the current policy for `examples`, at the precision of training."""
         with self._forward_passes():
-            self._hand_over_weights()
+            version = self._hand_over_weights()
             rollout = roll_out(
                 self.policy,
                 self.sampler,
@@ -127,6 +126,7 @@ class PolicyModule(IterationModule):
                 samples_per_group=samples_per_group or self.plan.samples_per_group,
                 generator=self.generator("sample", self.iteration, *key),
             )
+            rollout = replace(rollout, samples=_of_version(rollout.samples, version))
             self._seconds |= rollout.seconds
             self.gap = self.rescoring.measure(self.learner, rollout.samples, self.over_ranks)
         self.sampler.sleep()
@@ -134,14 +134,14 @@ class PolicyModule(IterationModule):
         absent = dict.fromkeys(self._of_all_ranks(rollout.parts), torch.zeros_like(rollout.rewards))
         return replace(rollout, parts=absent | rollout.parts)
 
-    def _hand_over_weights(self) -> None:
-        """Where the sampler has weights of its own, see that they are those of the policy."""
+    def _hand_over_weights(self) -> int:
+        """Where the sampler has weights of its own, see that they are those of the policy; their version."""
         started, version = time.perf_counter(), self.trainer.global_step
         self.sampler.wake()
         if self.sampler.own_weights and self.sampler.version != version:
             self.sampler.sync(full_weights(self.model), version=version)
-            assert self.sampler.version == version, f"the sampler says {self.sampler.version}, expected {version}"
         self._seconds["sync"] = time.perf_counter() - started
+        return version
 
     @contextmanager
     def _forward_passes(self) -> Iterator[None]:
@@ -206,10 +206,7 @@ class PolicyModule(IterationModule):
 
     def configure_model(self) -> None:
         """Shards the policy where the strategy does so by modules: each decoder layer, then the rest."""
-        strategy = self.trainer.strategy
-        if isinstance(strategy, FullyShardedStrategy) and not isinstance(self, FSDPModule):
-            for module in (*decoder_layers(self.model), self):
-                strategy.shard(module)
+        shard(self.trainer.strategy, decoder_layers(self.model), self)
 
     def on_fit_start(self) -> None:
         with self._forward_passes():
@@ -219,3 +216,13 @@ class PolicyModule(IterationModule):
 
     def teardown(self, stage: str) -> None:
         self.sampler.close()
+
+
+def _of_version(samples: Samples, version: int) -> Samples:
+    """The samples, of which it is known that weights of this version drew them; the policy's own always are."""
+    if samples.weights_version not in (None, version):
+        raise SamplerError(
+            f"samples came from weights after {samples.weights_version} optimizer steps, expected {version}: "
+            "another run may use the same sampler"
+        )
+    return replace(samples, weights_version=version)

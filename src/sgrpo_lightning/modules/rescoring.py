@@ -10,9 +10,10 @@ from torch import Tensor
 from sgrpo_lightning.axes import Samples
 from sgrpo_lightning.modules.learner import Learner
 from sgrpo_lightning.modules.rows import join_rows, micro_batches, scatter
+from sgrpo_lightning.samplers import SamplerError
 
 
-class SamplerGapError(RuntimeError):
+class SamplerGapError(SamplerError):
     """The sampler draws from another distribution than the trainer learns on."""
 
 

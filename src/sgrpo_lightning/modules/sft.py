@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgrpo_lightning.modules.loading import Policy
+from sgrpo_lightning.distributed.sharding import shard
+from sgrpo_lightning.modules.loading import Policy, decoder_layers
 from sgrpo_lightning.tasks import Task
 
 
@@ -41,6 +42,9 @@ class SupervisedModule(L.LightningModule):
         loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), targets.flatten())
         self.log("loss/mean", loss)
         return loss
+
+    def configure_model(self) -> None:
+        shard(self.trainer.strategy, decoder_layers(self.model), self.model)
 
     def configure_optimizers(self) -> Any:
         optimizer = self._make_optimizer(self.model.parameters())

@@ -11,10 +11,14 @@ from torch import Tensor
 
 from sgrpo_lightning.axes import Samples
 
-__all__ = ["Sampler", "Weights"]
+__all__ = ["Sampler", "SamplerError", "Weights"]
 
 Weights = Iterable[tuple[str, Tensor]]
 """Names and whole tensors of a model, one after the other, as `save_pretrained` would name them, tied ones too."""
+
+
+class SamplerError(RuntimeError):
+    """Sampling cannot go on; the message says why and what to do."""
 
 
 class Sampler(ABC):
