@@ -33,7 +33,7 @@ MAY_IMPORT = {
 FOR_LIGHT = {"torch", "numpy", "scipy", "jaxtyping", *sys.stdlib_module_names}
 FOR_GRADERS = {"latex2sympy2_extended", "math_verify", "pebble", "rapidfuzz", "regex", "sympy"}
 KNOW_HYDRA = {"run", "overrides"}
-HEAVY = {"vllm", "deepspeed", "trl", "peft", "wandb", "datasets"}
+HEAVY = {"vllm", "deepspeed", "liger_kernel", "trl", "peft", "wandb", "datasets"}
 
 
 def part(path):

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from sgrpo_lightning.modules.fused import use_liger
+
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -39,6 +41,7 @@ def load_policy(
     dtype: str = "float32",
     attn_implementation: str | None = None,
     gradient_checkpointing: bool = False,
+    liger: bool = False,
     lora: dict[str, Any] | None = None,
 ) -> Policy:
     """Load a policy for training.
@@ -49,6 +52,7 @@ def load_policy(
             bf16 for the arithmetic: at a learning rate of 1e-6 most updates of bf16 weights round to nothing.
         attn_implementation: as in transformers; None lets it choose.
         gradient_checkpointing: trade time for memory while learning; switched off around sampling.
+        liger: Liger's fused kernels, on a GPU, if they prove equal to the model's own.
         lora: arguments of `peft.LoraConfig`; the base weights are then frozen.
     """
     if dtype not in DTYPES:
@@ -60,6 +64,8 @@ def load_policy(
     except OSError as error:
         raise ValueError(f"model.path={path} cannot be loaded: {str(error).splitlines()[0]}") from error
     tokenizer = load_tokenizer(source)
+    if liger:
+        use_liger(model)
     if lora is not None:
         from peft import LoraConfig, get_peft_model
 
