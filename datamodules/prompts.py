@@ -31,6 +31,9 @@ class RolloutBuffer(Dataset["MicroBatch"]):
         assert self.micro_batches is not None, "nothing was filled in"
         return self.micro_batches[index]
 
+    def clear(self) -> None:
+        self.micro_batches = None
+
     def fill(self, micro_batches: Sequence[MicroBatch]) -> None:
         self.micro_batches = micro_batches
 

@@ -128,4 +128,4 @@ def test_the_settings_of_the_readme_are_the_defaults():
         for key, value in zip(keys, values, strict=True):
             shown = OmegaConf.select(cfg, key)
             if "<" not in key and key not in ("objective", "task", "reward", "task.data"):
-                assert shown == (type(shown)(value)), key
+                assert shown == OmegaConf.create(f"value: {value}").value, key

@@ -12,6 +12,7 @@ from loop import run
 from omegaconf import OmegaConf
 from toys import LetterTask
 
+from sgrpo_lightning import losses
 from sgrpo_lightning.callbacks.samples import sample_records
 from sgrpo_lightning.metrics import group_metrics
 from sgrpo_lightning.modules import load_policy
@@ -184,6 +185,18 @@ def test_measurements_of_an_iteration(make_policy):
     expected = group_metrics(module.rollout.rewards, module.advantages)
     assert {name: row[name] for name in expected} == pytest.approx({name: v.item() for name, v in expected.items()})
     assert 4 < row["entropy/mean"] < math.log(374)
+
+
+def test_a_sampler_that_is_the_policy_has_weights_of_one(make_policy):
+    """In each of two passes of two steps; and the policy learns what it does without weights."""
+    weighed, plain = (
+        run(make_policy(), LetterTask(), iterations=1, minibatches=2, ppo_epochs=2, loss={"importance": importance})
+        for importance in (losses.sequence_importance, None)
+    )
+    row = weighed[1][0]
+    assert (row["importance/mean"], row["importance/max"]) == pytest.approx((1, 1), abs=1e-4)
+    assert row["loss/sum"] == pytest.approx(plain[1][0]["loss/sum"], rel=1e-4)
+    assert "importance/mean" not in plain[1][0]
 
 
 def test_the_gradient_norm_is_that_before_clipping(make_policy):

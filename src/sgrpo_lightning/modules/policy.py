@@ -74,6 +74,7 @@ class PolicyModule(IterationModule):
         )
         self.rollout: Rollout | None = None
         self.advantages: Tensor | None = None
+        self._importance: dict[str, Tensor] = {}
         self.gap: dict[str, float] = {}
         self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
 
@@ -82,6 +83,7 @@ class PolicyModule(IterationModule):
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
         self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._data.buffer.clear()  # its memory is the sampler's now
         rollout = self.roll_out(self._data.prompts(self.iteration, **self._ranks))
         self.rollout = shape(rollout, self.shaping, limit=self.sampler.max_new_tokens)
         self._check_range(self.rollout.rewards)
@@ -89,7 +91,7 @@ class PolicyModule(IterationModule):
         rows = join_rows(self.rollout.samples, self.advantages, trains=self.rollout.trains)
         with self._forward_passes():
             updates = self.learner.updates(rows, self.generator("minibatches", self.iteration))
-        self._parts.append(updates.metrics)
+        self._importance = updates.metrics
         self._learn_from(updates)
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -172,6 +174,7 @@ class PolicyModule(IterationModule):
         statuses = self.rollout.statuses()
         return {
             **group_metrics(self.rollout.rewards, self.advantages, num_groups=groups),
+            **self._importance,
             **{f"reward/{name}/mean": part.sum() / rows for name, part in self.rollout.parts.items()},
             "length/mean": samples.completion_mask.sum() / rows,
             "truncated/frac": samples.truncated.sum() / rows,
