@@ -87,6 +87,15 @@ def test_a_token_budget_by_hand(model):
     assert parts == [[3, 4, 4, 5, 6], [7, 7, 8], [9, 9], [9, 12]]
 
 
+@pytest.mark.parametrize(
+    ("attention", "packed"), [("sdpa", False), ("eager", False), ("flash_attention_2", True), ("flex_attention", True)]
+)
+def test_rows_are_packed_where_the_attention_skips_what_it_masks(model, attention, packed):
+    model.config._attn_implementation = attention
+    assert learner_for(model, policy_loss()).packed is packed
+    assert learner_for(model, policy_loss(), packing=not packed).packed is not packed
+
+
 def test_an_iteration_has_as_many_passes_as_its_largest_step_needs(model):
     """One group has three rows to learn from, and no other has any: three passes of that step, and of the other."""
     learner = learner_for(model, policy_loss(), micro_batch_size=1, minibatches=2)

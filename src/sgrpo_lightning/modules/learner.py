@@ -60,6 +60,7 @@ class Learner:
     ) -> None:
         self.model, self.loss, self.plan, self.reference = model, loss, plan, reference
         self.all_sum, self.all_max = all_sum, all_max
+        self.packed = _skips_what_it_masks(model) if plan.packing is None else plan.packing
 
     def updates(self, rows: Rows, order: torch.Generator) -> Updates:
         """All inner steps of an iteration. The forward passes that fill tables run here, without gradient.
@@ -96,10 +97,10 @@ class Learner:
     def cut(self, rows: Rows, kept: Tensor) -> list[Tensor]:
         plan = self.plan
         budget = {"rows": plan.micro_batch_size, "tokens": plan.tokens_per_micro_batch}
-        return cut(rows.length, kept, packed=plan.packing, **budget)  # type: ignore[arg-type]
+        return cut(rows.length, kept, packed=self.packed, **budget)  # type: ignore[arg-type]
 
     def micro_batches(self, rows: Rows, step: Step, *, count: int) -> list[MicroBatch]:
-        return micro_batches(rows, step.parts, step.weights, step.shares, count=count, packed=self.plan.packing)
+        return micro_batches(rows, step.parts, step.weights, step.shares, count=count, packed=self.packed)
 
     def _minibatches(self, rows: Rows, order: torch.Generator) -> list[Tensor]:
         groups, device = len(rows.advantages) // self.plan.samples_per_group, rows.advantages.device
@@ -153,3 +154,8 @@ class Learner:
             with self.reference.at_hand(batches[0].target.device) as reference, torch.no_grad():
                 for batch in batches:
                     batch.reference_states = states(reference, batch)[0]
+
+
+def _skips_what_it_masks(model: Any) -> bool:
+    """Whether rows in one cost the attention no more than rows apart."""
+    return str(model.config._attn_implementation).startswith(("flash", "flex"))

@@ -17,7 +17,7 @@ class UpdatePlan:
         micro_batch_size: rows of one forward pass; it changes memory and speed, never the gradient.
         seed: of the run; with the iteration and the rank it decides every random draw.
         tokens_per_micro_batch: tokens of one forward pass instead, padding counted; None goes by rows.
-        packing: rows one after the other without padding, for an attention that keeps them apart.
+        packing: rows one after the other without padding; None: where the attention skips what it masks.
     """
 
     prompts_per_iteration: int
@@ -27,7 +27,7 @@ class UpdatePlan:
     micro_batch_size: int
     seed: int
     tokens_per_micro_batch: int | None = None
-    packing: bool = False
+    packing: bool | None = None
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

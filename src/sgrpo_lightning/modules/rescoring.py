@@ -42,7 +42,7 @@ class Rescoring:
         nothing = samples.sampler_logprobs.new_zeros(len(samples.prompt_ids), samples.samples_per_group)
         rows = join_rows(samples, nothing)
         ones, parts = torch.ones_like(samples.sampler_logprobs), learner.cut(rows, chosen)
-        batches = micro_batches(rows, parts, ones, ones, count=len(parts), packed=learner.plan.packing)
+        batches = micro_batches(rows, parts, ones, ones, count=len(parts), packed=learner.packed)
         for batch in batches:
             batch.behavior_logprobs = learner.loss.logprobs(learner.model, batch)
         if not batches:
