@@ -1,17 +1,23 @@
 # make train    set up .venv, then one run; ARGS="objective=grpo seed=1" changes it
 # make test     set up .venv, then lint, types and the whole CPU suite
+# make test-vllm  set up .venv-vllm with vLLM's CPU build (Linux x86-64), then the tests that need vLLM
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VLLM_VENV ?= .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
 ARGS ?= domain=llm task=countdown
 
-.PHONY: train test lint types clean
+.PHONY: train test test-vllm lint types clean
 
 train: $(VENV)/.ready
 	$(BIN)/python train.py $(ARGS)
 
 test: $(VENV)/.ready-dev lint types
 	$(BIN)/python -m pytest
+
+test-vllm: $(VLLM_VENV)/.ready
+	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest tests/vllm
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -31,5 +37,12 @@ $(VENV)/.ready-dev: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	touch $@ $(VENV)/.ready
 
+$(VLLM_VENV)/.ready: tests/vllm/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install -c tests/vllm/requirements.txt torch
+	$(VLLM_BIN)/python -m pip install --no-deps -r tests/vllm/requirements.txt
+	$(VLLM_BIN)/python -m pip install --no-deps -e .
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info src/*.egg-info

@@ -25,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 from sgrpo_lightning.axes import MicroBatch, Samples
 from sgrpo_lightning.losses import token_mean
 from sgrpo_lightning.modules import PolicyLoss, load_policy
-from sgrpo_lightning.modules.rows import Rows, join_rows, micro_batches
+from sgrpo_lightning.modules.rows import Rows, cut, join_rows, micro_batches
 
 PROMPT = (12, 16)  # tokens
 CLIP_NORM = 1.0
@@ -55,7 +55,8 @@ def prepared(rows: Rows, size: int) -> list[MicroBatch]:
     """Every row once, in the loop's micro-batches."""
     weights = token_mean(rows.loss_mask, rows.group_id)
     chosen = torch.arange(len(rows.advantages))
-    return micro_batches(rows, chosen, weights, weights, size=size, count=-(-len(chosen) // size))
+    parts = cut(rows.length, chosen, rows=size)
+    return micro_batches(rows, parts, weights, weights, count=len(parts))
 
 
 def dense(rows: Rows, size: int, vocabulary: int, generator: torch.Generator) -> list[Tensor]:

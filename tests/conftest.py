@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import absl.logging
 import pytest
 import torch
+from places import ROOT, TOYS
 
 # Before the first import of a library that reads them.
 _cache = tempfile.TemporaryDirectory()
@@ -22,8 +22,6 @@ torch.set_num_threads(1)
 # rouge-score brings absl, whose handler closes the stream that it found, here pytest's own, when Hydra sets up logging.
 absl.logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
 
-ROOT = Path(__file__).parents[1]
-TOYS = Path(__file__).parent / "run"  # toys.py and the configuration folder that names them
 sys.path.insert(0, str(TOYS))
 
 

@@ -26,8 +26,9 @@ MAY_IMPORT = {
     "cache": set(),
     "modules": MIDDLE,
     "callbacks": MIDDLE | {"modules"},
+    "doctor": MIDDLE | {"modules", "callbacks"},
     "overrides": set(),
-    "run": MIDDLE | {"modules", "callbacks", "overrides"},
+    "run": MIDDLE | {"modules", "callbacks", "doctor", "overrides"},
     "datamodules": MIDDLE | {"modules", "cache"},
 }
 FOR_LIGHT = {"torch", "numpy", "scipy", "jaxtyping", *sys.stdlib_module_names}

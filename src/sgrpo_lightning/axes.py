@@ -56,7 +56,8 @@ class MicroBatch:
 
     def to(self, device: torch.device | str) -> MicroBatch:
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        return MicroBatch(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in fields.items()})
+        moved: dict[str, Any] = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in fields.items()}
+        return MicroBatch(**moved)
 
 
 NO_LABEL = -1

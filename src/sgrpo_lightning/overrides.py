@@ -124,14 +124,22 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     return [*(argument for argument in arguments if argument not in overrides), *overrides]
 
 
-def resumed_command_line(arguments: Sequence[str]) -> list[str]:
+def resumed_command_line(arguments: Sequence[str], *, holds_checkpoint: Callable[[Path], bool]) -> list[str]:
     """The command line of the run that `resume=DIR` names, changed by what stands beside it.
+
+    `resume=auto` names `run_dir`, once that holds a checkpoint.
+
+    Args:
+        holds_checkpoint: whether there is one in the folder of a run.
 
     Returns:
         `arguments` as they are where nothing is resumed.
     """
     given = dict(argument.partition("=")[::2] for argument in arguments if "=" in argument)
     folder = given.get("resume")
+    if folder == "auto":
+        folder = given.get("run_dir", "")
+        folder = folder if holds_checkpoint(Path(folder).expanduser()) else ""
     if folder in (None, "null", ""):
         return list(arguments)
     path = Path(folder).expanduser() / "provenance.json"

@@ -22,13 +22,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Checkpoint
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from sgrpo_lightning.callbacks.checkpoint import CheckpointError, check_world, checkpoints, write_whole
+from sgrpo_lightning.callbacks.run_log import RunLogger
 from sgrpo_lightning.distributed.launch import launch, leave_together, processes_to_launch
+from sgrpo_lightning.distributed.slurm import requeue, slurm_job
+from sgrpo_lightning.doctor import examine, failures_of, without_traces
 from sgrpo_lightning.overrides import check_command_line, flags_first, resumed_command_line
 from sgrpo_lightning.provenance import provenance
 from sgrpo_lightning.report import find_runs, what_to_show, write_report
+from sgrpo_lightning.samplers import SamplerError
 from sgrpo_lightning.tasks.survey import DataChanged, check_fingerprint
 
 
@@ -43,7 +49,7 @@ def command(function: Callable[[DictConfig], Any], script: str, *, config_name: 
     """
     conf = str(Path(script).resolve().parent / "conf")
     try:
-        sys.argv[1:] = flags_first(resumed_command_line(sys.argv[1:]))
+        sys.argv[1:] = flags_first(resumed_command_line(sys.argv[1:], holds_checkpoint=lambda d: bool(checkpoints(d))))
         check_command_line(sys.argv[1:], conf, config_name)
     except ValueError as error:
         sys.exit(f"error: {error}")
@@ -80,7 +86,12 @@ class ConfigurationError(ValueError):
 
 def train(cfg: DictConfig) -> None:
     """Train what `cfg` describes, or go on with the run in `cfg.resume`."""
+    anew_or_on = cfg.resume == "auto"
+    if anew_or_on and cfg.run_dir is None:
+        raise ConfigurationError("resume=auto: no run_dir to look into; give run_dir=<folder>")
     settle(cfg)
+    if anew_or_on:
+        cfg.resume = cfg.run_dir if checkpoints(Path(cfg.run_dir)) else None
     if processes := processes_to_launch(cfg.trainer.accelerator, cfg.trainer.devices, cfg.trainer.num_nodes):
         launch(processes, [*_arguments(), f"run_dir={Path(cfg.run_dir).absolute()}"])
         return
@@ -91,13 +102,34 @@ def train(cfg: DictConfig) -> None:
     checkpoint = latest_checkpoint(Path(cfg.resume)) if cfg.resume else None
     try:
         if trainer.is_global_zero:
-            _introduce(cfg, run_dir, datamodule)
+            _introduce(cfg, run_dir, datamodule, trainer, checkpoint)
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
     except DataChanged as error:
         raise ConfigurationError(f"resume={cfg.resume}: {error}") from error
+    except (CheckpointError, SamplerError) as error:
+        raise ConfigurationError(error) from error
+    leave_together()
     if trainer.is_global_zero:
         _conclude(trainer, run_dir, cfg.get("headline", {"metric": "", "label": ""}))
-    leave_together()
+
+
+def doctor(cfg: DictConfig) -> None:
+    """Examine the run that `cfg` describes, of which nothing stays; the exit code is 1 where a check fails."""
+    settle(cfg)
+    run_dir = Path(cfg.run_dir).absolute()
+    if processes := processes_to_launch(cfg.trainer.accelerator, cfg.trainer.devices, cfg.trainer.num_nodes):
+        failed = failures_of(lambda: launch(processes, [*_arguments(), f"run_dir={run_dir}"]))
+    else:
+        _quieten()
+        L.seed_everything(cfg.seed, verbose=False)
+        with without_traces(OmegaConf.to_container(cfg), cfg.run_dir) as settings:
+            try:
+                failed = examine(*build(OmegaConf.create(settings)), run_dir)
+            except ValueError as error:
+                raise ConfigurationError(error) from error
+            leave_together()
+    if failed:
+        sys.exit(1)
 
 
 def report(cfg: DictConfig) -> None:
@@ -122,6 +154,8 @@ def settle(cfg: DictConfig) -> None:
             allowed = cfg.get(group, {}).pop("domains", [domain])
             if domain not in allowed:
                 raise ConfigurationError(f"{group}={choice} serves domain={' or '.join(allowed)} only")
+        if domain == "imagenet" and str(strategy := choices.get("strategy")).startswith("deepspeed"):
+            raise ConfigurationError(f"strategy={strategy} serves domain=llm only; use strategy=fsdp2")
         cfg.identity = {"domain": domain, "task": subject, "objective": objective, "seed": cfg.seed}
         if cfg.run_dir is None:
             cfg.run_dir = f"runs/{domain}/{subject}/{objective}/{cfg.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -143,7 +177,8 @@ def build(cfg: DictConfig) -> tuple[L.LightningModule, L.LightningDataModule, L.
     callbacks, loggers = ([make(node) for node in group.values() if node] for group in (cfg.callbacks, cfg.logger))
     trainer = make(cfg.trainer, _partial_=True)
     try:
-        trainer = trainer(callbacks=callbacks, logger=loggers)
+        checkpoints_too = any(isinstance(callback, Checkpoint) for callback in callbacks)
+        trainer = trainer(callbacks=callbacks, logger=loggers, enable_checkpointing=checkpoints_too)
         shared = {name: make(cfg[key]) for name, key in cfg.shared.items()}
         return module(**shared), datamodule(**shared), trainer
     except (ValueError, MisconfigurationException) as error:
@@ -165,36 +200,46 @@ def _try_settings(*, head: Any = None, plan: Any = None, optimizer: Any = None, 
 
 
 def latest_checkpoint(run_dir: Path) -> Path:
-    """The newest checkpoint of a run."""
-    found = sorted((run_dir / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise ConfigurationError(f"resume={run_dir}: no checkpoint there; the run ended before its first iteration did")
-    return found[-1]
+    """The newest complete checkpoint of a run."""
+    if found := checkpoints(run_dir):
+        return found[-1]
+    raise ConfigurationError(
+        f"resume={run_dir}: no checkpoint there; the run ended before its first iteration did; "
+        f"to begin it anew give its settings with run_dir={run_dir}"
+    )
 
 
-def _introduce(cfg: DictConfig, run_dir: Path, datamodule: L.LightningDataModule) -> None:
-    if not cfg.resume and any((run_dir / "checkpoints").glob("*.ckpt")):
+def _introduce(
+    cfg: DictConfig, run_dir: Path, datamodule: L.LightningDataModule, trainer: L.Trainer, checkpoint: Path | None
+) -> None:
+    """Check what the folder holds before a file of it is touched; then leave the run's settings there."""
+    there = [path.resolve() for path in checkpoints(run_dir)]
+    if there and (checkpoint is None or checkpoint.resolve() not in there):
         raise ConfigurationError(f"run_dir={run_dir} holds a run already; resume={run_dir} goes on with it")
+    note = checkpoint and check_world(checkpoint, trainer)
     facts = provenance([a for a in _arguments() if not a.startswith("resume=")], seed=cfg.seed)
     facts["data"] = {name: getattr(datamodule, name) for name in ("fingerprint", "notes") if hasattr(datamodule, name)}
-    if cfg.resume and (run_dir / "provenance.json").is_file():  # before a file of the run is touched
+    if cfg.resume and (run_dir / "provenance.json").is_file():
         check_fingerprint(facts["data"], json.loads((run_dir / "provenance.json").read_text()).get("data", {}))
+    if checkpoint is None:  # rows of a start that never reached its first checkpoint
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLogger):
+                logger.forget_after(-1)
     run_dir.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(cfg, run_dir / "config.yaml")
-    (run_dir / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
-    print(f"run folder: {run_dir}", *facts["data"].get("notes", []), sep="\n", flush=True)
+    write_whole(run_dir / "config.yaml", OmegaConf.to_yaml(cfg))
+    write_whole(run_dir / "provenance.json", json.dumps(facts, indent=2) + "\n")
+    print(f"run folder: {run_dir}", *facts["data"].get("notes", []), *filter(None, [note]), sep="\n", flush=True)
 
 
 def _conclude(trainer: L.Trainer, run_dir: Path, headline: Mapping[str, str]) -> None:
-    summary_file = run_dir / "summary.json"
-    if trainer.interrupted or (trainer.should_stop and trainer.current_epoch < (trainer.max_epochs or 0)):
-        print(
-            f"stopped after {trainer.current_epoch} of {trainer.max_epochs} iterations; go on with\n"
-            f"  python {Path(sys.argv[0]).name} resume={run_dir}"
-        )
-        if "LOCAL_RANK" not in os.environ:  # torchrun would take it for a failure
+    if left := _left(trainer):
+        print(f"stopped after {left}", flush=True)
+        _requeue_or_explain(trainer, run_dir)
+        # A launcher would take it for a failure, of this run or of the whole job.
+        if not {"LOCAL_RANK", "SLURM_PROCID"} & os.environ.keys():
             sys.exit(INTERRUPTED)
         return
+    summary_file = run_dir / "summary.json"
     if not summary_file.is_file():
         print("done")
         return
@@ -202,6 +247,27 @@ def _conclude(trainer: L.Trainer, run_dir: Path, headline: Mapping[str, str]) ->
     before, after = (summary.get(f"{headline['metric']}/{when}") for when in ("first", "last"))
     gain = "" if after is None or before is None else f"{headline['label']} {before:.3f} -> {after:.3f}, "
     print(f"done: {gain}{summary['seconds']:.0f} s; curves in {run_dir}/plots")
+
+
+def _left(trainer: L.Trainer) -> str:
+    """How far a run came that ended before its time; nothing where it did not."""
+    if not (trainer.interrupted or trainer.should_stop):
+        return ""
+    iterations = (trainer.current_epoch, trainer.max_epochs or 0, "iterations")
+    done, of, unit = (trainer.global_step, trainer.max_steps, "steps") if trainer.max_steps > 0 else iterations
+    return f"{done} of {of} {unit}" if done < of else ""
+
+
+def _requeue_or_explain(trainer: L.Trainer, run_dir: Path) -> None:
+    """After SLURM's warning of a time limit the job goes back into its queue; else a line says how to go on."""
+    job = slurm_job() if any(getattr(callback, "requeue", False) for callback in trainer.callbacks) else None  # type: ignore
+    failed = job and requeue(job)
+    if failed:
+        print(f"SLURM did not requeue job {job}: {failed}")
+    if job and not failed:
+        print(f"SLURM requeued job {job}; with resume=auto in its script it goes on from here", flush=True)
+    else:
+        print(f"go on with\n  python {Path(sys.argv[0]).name} resume={run_dir}", flush=True)
 
 
 def _arguments() -> list[str]:
@@ -223,5 +289,6 @@ def _quieten() -> None:
         ".*`training_step` returned.*",
         ".*module.s. in eval mode.*",  # as transformers loads them: without dropout
         ".*LeafSpec.*",
+        ".*is deprecated. Please use .torch.distributed.*",  # torch's own calls, at every collective of FSDP2
     ):
         warnings.filterwarnings("ignore", message)

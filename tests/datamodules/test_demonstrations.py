@@ -4,7 +4,7 @@ import pytest
 import torch
 from toys import LetterTask
 
-from datamodules.demonstrations import DemonstrationDataModule, DemonstrationDataset, collate
+from datamodules.demonstrations import DemonstrationDataModule, DemonstrationDataset, Share, collate
 from sgrpo_lightning.tasks.survey import DataChanged
 
 
@@ -38,6 +38,13 @@ def test_batches_of_an_epoch(make_policy):
     state = torch.get_rng_state()
     list(data.train_dataloader())
     assert torch.equal(state, torch.get_rng_state())  # a checkpoint's random state does not depend on the loader
+
+
+def test_ranks_share_each_step_and_a_resumed_run_sees_the_steps_to_come():
+    """Three steps of four items, from the second on, on two ranks."""
+    shares = [Share(3, first=1, batch_size=4, rank=rank, world_size=2) for rank in range(2)]
+    assert [list(share) for share in shares] == [[4, 5, 8, 9], [6, 7, 10, 11]]
+    assert [len(share) for share in shares] == [6, 6]
 
 
 def test_a_micro_batch_that_does_not_divide(make_policy):

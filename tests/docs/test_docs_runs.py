@@ -70,7 +70,7 @@ def test_a_metric_combines_as_its_name_says():
 def commands() -> list[str]:
     """Every command of every page, without comments."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES).replace("\\\n", " ")
-    lines = re.findall(r"python (?:train|report)\.py[^`\n#]*", text)
+    lines = re.findall(r"python (?:train|doctor|report)\.py[^`\n#]*", text)
     lines += [f"python train.py {arguments}" for arguments in re.findall(r'make train ARGS="([^"]*)"', text)]
     return sorted({line.strip() for line in lines})
 
@@ -82,7 +82,8 @@ def test_the_commands_are_all_found():
         "resume=",
         "model.lora=",
         "logger=wandb",
-        "trainer.num_nodes=",
+        "python doctor.py task=",
+        "sampler=vllm_server",
         "--config-name sft",
         "task=gsm8k",
         "--config-dir=my_conf task=capitals",
@@ -105,8 +106,9 @@ def test_each_command_composes(command, tmp_path, monkeypatch):
     for folder in re.findall(r"resume=(\S+)", command):
         Path(folder).mkdir(parents=True)
         (Path(folder) / "provenance.json").write_text(json.dumps({"arguments": ["domain=llm", "objective=grpo"]}))
-    arguments = resumed_command_line(arguments)
-    name = "sft" if "sft" in arguments or "--config-name=sft" in arguments else script.removesuffix(".py")
+    arguments = resumed_command_line(arguments, holds_checkpoint=lambda _: False)
+    is_sft = "sft" in arguments or "--config-name=sft" in arguments
+    name = "sft" if is_sft else {"report.py": "report"}.get(script, "train")
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
     search = f"hydra.searchpath=['file://{written(tmp_path / 'new')}']"
     check_command_line([f"--config-name={name}", search, *overrides], str(CONF), name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import TOYS
+from places import TOYS
 
 KEYS = {"domain", "task", "objective", "seed", "iterations", "seconds", "samples"}
 
@@ -102,7 +102,7 @@ def nothing_was_done(ended, tmp_path):
         ("objective=softmax_grpo,grop", "unknown objective=grop; did you mean objective=grpo?"),
         ("tau=0.2", "unknown tau; did you mean objective.tau?"),
         ("objective.tua=0.2", "unknown objective.tua; did you mean objective.tau?"),
-        ("sampler=zzz", "unknown sampler=zzz; there are hf"),
+        ("sampler=zzz", "unknown sampler=zzz; there are hf, vllm, vllm_server"),
         ("reward=similarty", "unknown reward=similarty; did you mean reward=similarity?"),
         ("experiment=gsm8k_1.5b", "unknown experiment=gsm8k_1.5b; did you mean experiment=paper/gsm8k_1.5b?"),
         ("experiment=paper/gsm8k_7b", "unknown experiment=paper/gsm8k_7b; did you mean experiment=paper/gsm8k_3b?"),

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from conftest import ROOT
+from places import ROOT
 
 from sgrpo_lightning.run import latest_checkpoint
 
@@ -40,10 +40,10 @@ def clock(name):
     return name in ("elapsed", "tokens_per_second") or name.startswith("seconds/")
 
 
-def assert_identical(one, other):
+def assert_identical(one, other, *, length=LENGTH):
     """Every weight, every moment of the optimizer and every number that was logged, to the last bit."""
     a, b = checkpoint(one), checkpoint(other)
-    assert a["global_step"] == b["global_step"] == LENGTH * 4
+    assert a["global_step"] == b["global_step"] == length * 4
     assert a["state_dict"].keys() == b["state_dict"].keys()
     assert all(torch.equal(a["state_dict"][name], b["state_dict"][name]) for name in a["state_dict"])
     (first,), (second,) = a["optimizer_states"], b["optimizer_states"]
@@ -151,11 +151,31 @@ def test_a_finished_run_has_nothing_to_go_on_with(cli, quick, tmp_path):
 
 
 def test_a_run_without_a_checkpoint(cli, quick, tmp_path):
+    """It cannot go on; begun anew, it leaves no row of the first attempt."""
     cli(*quick, "iterations=1", "run_dir=early")
+    first = rows(tmp_path / "early")
     for file in (tmp_path / "early" / "checkpoints").iterdir():
         file.unlink()
     ended = cli("resume=early")
-    assert ended.code == "error: resume=early: no checkpoint there; the run ended before its first iteration did"
+    assert ended.code.startswith("error: resume=early: no checkpoint there; the run ended before its first iteration")
+    ended = cli(*quick, "iterations=1", "run_dir=early", "resume=auto")
+    assert not ended.code, ended
+    assert rows(tmp_path / "early") == first
+    assert len((tmp_path / "early" / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_going_on_by_itself_needs_a_folder(cli, quick):
+    ended = cli(*quick, "resume=auto")
+    assert ended.code == "error: resume=auto: no run_dir to look into; give run_dir=<folder>"
+
+
+def test_another_folder_with_a_run_in_it_is_not_overwritten(cli, quick, tmp_path):
+    for name in ("one", "two"):
+        cli(*quick, "iterations=1", f"run_dir={name}")
+    before = rows(tmp_path / "two")
+    ended = cli("resume=one", "run_dir=two")
+    assert ended.code == "error: run_dir=two holds a run already; resume=two goes on with it"
+    assert rows(tmp_path / "two") == before
 
 
 def test_another_seed_is_another_run(cli, quick, tmp_path):

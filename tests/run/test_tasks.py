@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 import task_data
-from conftest import ROOT
+from places import ROOT
 
 from sgrpo_lightning.rewards import Status
 from sgrpo_lightning.tasks import QuestionTask, answers_to

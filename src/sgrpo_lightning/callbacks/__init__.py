@@ -1,5 +1,6 @@
 """Callbacks: evaluation, records, progress, exact resume."""
 
+from sgrpo_lightning.callbacks.checkpoint import RunCheckpoint
 from sgrpo_lightning.callbacks.contact_sheet import ContactSheet
 from sgrpo_lightning.callbacks.export import PolicyExport
 from sgrpo_lightning.callbacks.held_out import HeldOutEvaluation, ImageEvaluation
@@ -18,6 +19,7 @@ __all__ = [
     "IterationProgress",
     "PolicyExport",
     "RandomState",
+    "RunCheckpoint",
     "RunLogger",
     "SampleFiles",
     "SampleTable",

@@ -53,6 +53,8 @@ class RunLogger(Logger):
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "metrics.jsonl", "a") as file:
             file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint that is on the disk knows of this row
         _append_csv(self.folder / "metrics.csv", row, self.rows)
 
     @rank_zero_only

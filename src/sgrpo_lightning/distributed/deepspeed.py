@@ -37,7 +37,7 @@ class ZeROStrategy(DeepSpeedStrategy):
         **knobs: Any,
     ) -> None:
         if find_spec("deepspeed") is None:
-            raise ValueError(f"strategy=deepspeed_{stage} needs DeepSpeed: pip install 'sgrpo-lightning[deepspeed]'")
+            raise ImportError(f"strategy=deepspeed_{stage} needs DeepSpeed: pip install 'sgrpo-lightning[deepspeed]'")
         if stage not in (1, 2, 3):
             raise ValueError(f"stage must be 1, 2 or 3, got {stage}")
         if offload_parameters and stage < 3:
@@ -65,7 +65,8 @@ class ZeROStrategy(DeepSpeedStrategy):
 
         if deepspeed.accelerator.get_accelerator().device_name() != "cpu":
             raise ValueError("trainer.accelerator=cpu beside a GPU needs DS_ACCELERATOR=cpu in the environment")
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # a minute of C++ for an operation of MPI's
+        # A minute of C++ for an operation that it does without. Read from the attribute, the table is first made.
+        vars(deepspeed.ops).setdefault("__compatible_ops__", {})["deepspeed_shm_comm"] = False
         self.parallel_devices = [torch.device("cpu", i) for i in range(self.num_processes)]
         DDPStrategy.setup_environment(self)
 
@@ -90,14 +91,6 @@ class ZeROStrategy(DeepSpeedStrategy):
         if "bf16" in self.config:  # weights and activations are; gradients of many micro-batches are added up
             self.config["data_types"] = {"grad_accum_dtype": "fp32"}
             self.config["communication_data_type"] = "fp32"
-
-    def _setup_model_and_optimizer(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Buffers keep their precision: rotary frequencies rounded to bf16 are wrong by whole turns at far positions."""
-        buffers = [(module, name, b) for module in model.modules() for name, b in module._buffers.items()]
-        made = super()._setup_model_and_optimizer(model, *args, **kwargs)
-        for module, name, buffer in buffers:
-            module._buffers[name] = buffer if buffer is None else buffer.to(self.root_device)
-        return made
 
 
 # ---- weights in pieces (ZeRO-3) ----
@@ -143,7 +136,7 @@ def gathered(engine: Any) -> Iterator[None]:
 
 @contextmanager
 def _without_hooks(engine: Any) -> Iterator[None]:
-    """Hidden rather than removed: the order in which DeepSpeed saw the layers, from which it prefetches, stays valid."""
+    """Hidden rather than removed: the order of layers from which DeepSpeed prefetches stays valid."""
     offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
     own = {handle.id for handle in (*offload.forward_hooks, *offload.backward_hooks, offload.fwd_pre_hook)}
     tables = [t for m in engine.module.modules() for t in (m._forward_pre_hooks, m._forward_hooks)]

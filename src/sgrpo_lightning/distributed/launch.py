@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -33,12 +34,19 @@ def launch(processes: int, overrides: Sequence[str]) -> None:
         "--standalone",
         f"--nproc-per-node={processes}",
     ]
-    if code := _wait(subprocess.Popen([*torchrun, sys.argv[0], *overrides])):
+    # torchrun kills after 30 seconds what it was asked to end; an iteration may take longer.
+    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "3600"} | os.environ
+    if code := _wait(subprocess.Popen([*torchrun, sys.argv[0], *overrides], env=environment)):
         sys.exit(code)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code. A Ctrl-C reaches the processes of the run by itself: they finish the iteration, this one waits."""
+    """Its exit code. The processes of the run finish their iteration after a signal, and this one waits for them.
+
+    A Ctrl-C reaches them by itself; SIGTERM is passed on, and SIGUSR1 too, of which torchrun would die, as SIGTERM.
+    """
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: process.send_signal(signal.SIGTERM))
     while True:
         try:
             return process.wait()

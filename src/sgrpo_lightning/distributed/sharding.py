@@ -36,14 +36,9 @@ class FullyShardedStrategy(ModelParallelStrategy):
         super().setup_environment()
 
     def shard(self, module: nn.Module) -> None:
-        """`fully_shard` as this strategy and the trainer's precision want it; inner modules first, the root last.
-
-        With bf16-mixed, layers gather and compute in bf16, gradients are added up and kept in float32, as are the
-        weights that the optimizer updates. Inputs stay as they are: a root's are advantages and token weights.
-        """
+        """`fully_shard` as this strategy and the trainer's precision want it; inner modules first, the root last."""
         knobs: dict[str, Any] = {"reshard_after_forward": self.reshard_after_forward}
-        if self.precision_plugin.precision == "bf16-mixed":
-            knobs["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        knobs["mp_policy"] = mixed_precision(module, self.precision_plugin.precision)
         if self.offload:
             knobs["offload_policy"] = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda")
         fully_shard(module, mesh=self.device_mesh["data_parallel"], **knobs)
@@ -57,6 +52,18 @@ class FullyShardedStrategy(ModelParallelStrategy):
         for module in self.model.modules():
             for name, buffer in module._buffers.items():
                 module._buffers[name] = buffer if buffer is None else buffer.to(self.root_device)
+
+
+def mixed_precision(module: nn.Module, precision: str) -> MixedPrecisionPolicy:
+    """With bf16-mixed, weights are gathered in bf16; gradients are added up, and weights updated, in float32.
+
+    Inputs stay as they are: those of a root are advantages and token weights. So do the weights of a module with batch
+    normalisation, which wants them in the precision of its statistics, and computes in bf16 by autocast alone.
+    """
+    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+    if precision != "bf16-mixed" or normalises:
+        return MixedPrecisionPolicy(cast_forward_inputs=False)
+    return MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
 
 
 def shard(strategy: Any, parts: Iterable[nn.Module], root: nn.Module) -> None:
@@ -85,10 +92,11 @@ def _outermost(module: nn.Module) -> Iterator[FSDPModule]:
 
 def gathered_copy(tensor: Tensor) -> Tensor:
     """The whole of a sharded tensor; any other as it is, detached."""
-    tensor = _SHARDS.get(id(tensor), tensor).detach()
-    if not isinstance(tensor, DTensor):
-        return tensor
-    return tensor.to(tensor.device_mesh.device_type).full_tensor()  # an offloaded one is gathered on the device
+    shard: Any = _SHARDS.get(id(tensor), tensor).detach()
+    if not isinstance(shard, DTensor):
+        return shard
+    gathered: Any = shard.to(shard.device_mesh.device_type)  # an offloaded one too is gathered on the device
+    return gathered.full_tensor()
 
 
 _SHARDS: dict[int, Tensor] = {}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sgrpo_lightning.distributed import deepspeed, sharding
 
-__all__ = ["full_weights", "whole_weights"]
+__all__ = ["full_weights", "trained_weights", "whole_weights"]
 
 
 def full_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -30,7 +30,13 @@ def full_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
     Edge cases: the dtype is that of the weights that the optimizer updates, of DeepSpeed in bf16 that of its copy.
     """
-    yield from _of_tree(model.get_base_model() if hasattr(model, "peft_config") else model, "")
+    known: Any = model
+    yield from _of_tree(known.get_base_model() if hasattr(model, "get_base_model") else known, "")
+
+
+def trained_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The weights that train, whole, under the names that `model` itself has for them; all ranks together."""
+    yield from ((name, _whole(p)) for name, p in model.named_parameters() if p.requires_grad)
 
 
 @contextmanager
@@ -52,10 +58,9 @@ def whole_weights(model: nn.Module, strategy: Any) -> Iterator[None]:
         yield
 
 
-def _of_tree(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+def _of_tree(module: Any, prefix: str) -> Iterator[tuple[str, Tensor]]:
     if hasattr(module, "modules_to_save"):  # PEFT trains a copy of the layer
-        active = module.modules_to_save[module.active_adapters[0]]  # type: ignore[index]
-        yield from _of_tree(active, prefix)
+        yield from _of_tree(module.modules_to_save[module.active_adapters[0]], prefix)
     elif hasattr(module, "merged_adapters"):
         yield from ((prefix + name, tensor) for name, tensor in _merged(module))
     else:
@@ -88,7 +93,8 @@ def _merged(layer: Any) -> list[tuple[str, Tensor]]:
     merged_before = list(layer.merged_adapters)
     try:
         for part, own in places:
-            part._parameters |= {name: nn.Parameter(_whole(p).clone(), False) for name, p in own.items() if p is not None}
+            whole = {name: _whole(piece).clone() for name, piece in own.items() if piece is not None}
+            part._parameters |= {name: nn.Parameter(tensor, False) for name, tensor in whole.items()}
         layer.merge()
         return [(name, tensor.detach()) for name, tensor in layer.get_base_layer().named_parameters()]
     finally:

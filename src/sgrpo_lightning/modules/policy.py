@@ -215,7 +215,8 @@ class PolicyModule(IterationModule):
         with self._forward_passes():
             if self.reference:
                 self.reference.settle(self.device, full_kl=self.loss.kl == "full")
-        self.sampler.start(self.model, max_prompt_tokens=self._data.max_prompt_tokens)
+        with self.trainer.precision_plugin.forward_context():  # tells the sampler in what the trainer multiplies
+            self.sampler.start(self.model, max_prompt_tokens=self._data.max_prompt_tokens)
 
     def teardown(self, stage: str) -> None:
         self.sampler.close()
