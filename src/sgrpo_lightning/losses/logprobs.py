@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,7 +81,18 @@ def token_logprobs(
     if chunks == 1:
         return function(hidden, targets, reference_hidden)
     pieces = zip(*(tensor.tensor_split(chunks) for tensor in (hidden, targets, reference_hidden)), strict=True)
-    return _concatenate([checkpoint(function, *piece, use_reentrant=False) for piece in pieces])
+    with _a_cast_each(hidden.device.type):
+        return _concatenate([checkpoint(function, *piece, use_reentrant=False) for piece in pieces])
+
+
+def _a_cast_each(device: str) -> AbstractContextManager[Any]:
+    """Under autocast every chunk casts the head's weights for itself.
+
+    A cast that they shared would add up their gradients in low precision; so they are added in that of the weights.
+    """
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, torch.get_autocast_dtype(device), cache_enabled=False)
 
 
 def _check(
