@@ -9,6 +9,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
+from test_architecture import packages_behind
 from toys import LetterTask
 
 from sgrpo_lightning.distributed.memory import MemoryPlan
@@ -392,6 +393,11 @@ def test_the_time_of_the_run_from_that_of_its_soak():
 
 
 # ---- images ----
+
+
+def test_images_need_no_transformers():
+    assert "transformers" in packages_behind("sgrpo_lightning.doctor.policy")
+    assert not {"transformers", "tokenizers"} & packages_behind("sgrpo_lightning.doctor.images")
 
 
 def test_images_that_cannot_be_read():

@@ -9,8 +9,8 @@ from typing import Any
 from sgrpo_lightning.doctor.data import MANY, check_data, check_lengths, prompt_lengths, spread
 from sgrpo_lightning.doctor.examination import Examination, Named, after, limit_iterations
 from sgrpo_lightning.doctor.grader import check_answers, check_golds, check_grader
-from sgrpo_lightning.doctor.gradient import check_gradient
 from sgrpo_lightning.doctor.memory import check_memory, plan_of
+from sgrpo_lightning.doctor.policy_gradient import check_gradient
 from sgrpo_lightning.doctor.ranks import Rank, check_ranks, checksum
 from sgrpo_lightning.doctor.sampler import check_sampler
 from sgrpo_lightning.doctor.speed import tell_policy_speed

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sgrpo_lightning.doctor.soak import ROUNDING
 from sgrpo_lightning.doctor.verdict import Finding, judge
 from sgrpo_lightning.modules.rollout import Rollout
 from sgrpo_lightning.tasks import Example
@@ -18,9 +19,6 @@ SCALES = (0.01, 0.04, 0.16, 0.64)
 
 SEEN = 1e-3
 """Nats by which a change of the weights has to move the policy before it tells anything."""
-
-ROUNDING = 1e-4
-"""Nats a token; a gap below it means nothing."""
 
 
 def check_sampler(module: Any, examples: Sequence[Example], *, limit: float | None) -> Finding:
