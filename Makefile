@@ -1,5 +1,5 @@
 # make train    set up .venv, then one run; ARGS="objective=grpo seed=1" changes it
-# make test     set up .venv, then lint, types and the whole CPU suite
+# make test     set up .venv, then lint, types and the whole CPU suite, in JOBS=2 processes
 # make test-vllm  set up .venv-vllm with vLLM's CPU build (Linux x86-64), then the tests that need vLLM
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 ARGS ?= domain=llm task=countdown
+JOBS ?= 2
 
 .PHONY: train test test-vllm lint types clean
 
@@ -14,7 +15,7 @@ train: $(VENV)/.ready
 	$(BIN)/python train.py $(ARGS)
 
 test: $(VENV)/.ready-dev lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-vllm: $(VLLM_VENV)/.ready
 	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest tests/vllm

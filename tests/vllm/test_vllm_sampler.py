@@ -9,6 +9,10 @@ import torch
 from scipy.stats import chi2_contingency, chisquare
 
 from sgrpo_lightning.distributed.weights import full_weights
+from sgrpo_lightning.losses import token_mean
+from sgrpo_lightning.modules import PolicyLoss, Rescoring, UpdatePlan
+from sgrpo_lightning.modules.learner import Learner
+from sgrpo_lightning.modules.rescoring import SamplerGapError
 from sgrpo_lightning.samplers.hf import HFSampler
 
 pytest.importorskip("vllm.version")  # not "vllm": without the package, this folder itself would be found
@@ -77,6 +81,19 @@ def likely(model, tokens):
 
 def push(sampler, model, version=0):
     sampler.sync(full_weights(model), version=version)
+
+
+def stopped(model, samples):
+    """Whether the trainer would stop the run, at the settings of a run."""
+    plan = UpdatePlan(
+        prompts_per_iteration=1, samples_per_group=1, ppo_epochs=1, minibatches=1, micro_batch_size=4, seed=0
+    )
+    learner = Learner(model, PolicyLoss(reduction=token_mean, temperature=T), plan)
+    try:
+        Rescoring().measure(learner, samples, lambda name, value: float(value))
+    except SamplerGapError:
+        return True
+    return False
 
 
 # ---- the same policy in both ----
@@ -285,9 +302,13 @@ def test_a_stale_cache_shows(sampler_of, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(sampler.engine, "forget", lambda: None)
         push(sampler, new)
-    assert gaps(new, draw(sampler, new, asked)).mean() > 0.3
+    stale = draw(sampler, new, asked)
+    assert gaps(new, stale).mean() > 0.3
+    assert stopped(new, stale)
     push(sampler, new)
-    assert gaps(new, draw(sampler, new, asked)).mean() < 1e-3
+    fresh = draw(sampler, new, asked)
+    assert gaps(new, fresh).mean() < 1e-3
+    assert not stopped(new, fresh)
 
 
 def test_a_stale_head_shows(sampler_of):
@@ -296,9 +317,13 @@ def test_a_stale_head_shows(sampler_of):
     push(sampler, model)
     new = moved(model, 0.5, seed=6)
     sampler.engine.load((name, weight.detach()) for name, weight in new.named_parameters())
-    assert gaps(new, draw(sampler, new, prompts(6, 12))).mean() > 0.3
+    stale = draw(sampler, new, prompts(6, 12))
+    assert gaps(new, stale).mean() > 0.3
+    assert stopped(new, stale)
     push(sampler, new)
-    assert gaps(new, draw(sampler, new, prompts(6, 12))).mean() < 1e-3
+    fresh = draw(sampler, new, prompts(6, 12))
+    assert gaps(new, fresh).mean() < 1e-3
+    assert not stopped(new, fresh)
 
 
 def test_a_cache_that_cannot_be_emptied_is_an_error(sampler_of, monkeypatch):

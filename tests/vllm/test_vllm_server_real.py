@@ -15,6 +15,8 @@ from sgrpo_lightning.samplers.http import Server
 from sgrpo_lightning.samplers.transfer import is_alive
 from sgrpo_lightning.samplers.vllm_server import Patience, VLLMServerSampler
 
+pytest.importorskip("vllm.version")  # not "vllm": without the package, this folder itself would be found
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "vllm_server.sh"
 SMALL = "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 32 --distributed-executor-backend uni"
 ENVIRONMENT = {
