@@ -32,7 +32,7 @@ def gathered(taken):
 
 if __name__ == "__main__":
     folder, rank, urls = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    vllm_server.expected_shapes = lambda model: {name: tensor.shape for name, tensor in WEIGHTS.items()}
+    vllm_server.weights_of = lambda model: {name: tensor.shape for name, tensor in WEIGHTS.items()}
     model = SimpleNamespace(config=Config())
     distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     sampler = VLLMServerSampler(

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sgrpo_lightning.samplers import SamplerError, vllm_engine
-from sgrpo_lightning.samplers.vllm import VLLMSampler, _dtype_name, weights_of
+from sgrpo_lightning.samplers.vllm import VLLMSampler, _dtype_name
+from sgrpo_lightning.samplers.weights import weights_of
 
 
 def test_vllm_is_not_installed(make_policy, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,11 +14,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sgrpo_lightning.samplers import SamplerError
+from sgrpo_lightning.samplers import SamplerError, Weights
 from sgrpo_lightning.samplers.http import Refused, Server, Unavailable
 from sgrpo_lightning.samplers.sharing import FIRST_PAUSE, LONGEST_PAUSE
-
-Weights = Iterable[tuple[str, Tensor]]
 
 PREFIX = "weights-"
 PART_BYTES = 2**31
@@ -203,29 +201,3 @@ def parts(
             part, held = [], 0
     if part:
         yield part
-
-
-def checked(weights: Weights, expected: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """The weights, as long as they are those of the model that the sampler was started with.
-
-    vLLM leaves a weight that does not come as it was, without a word.
-    """
-    missing = dict(expected)
-    for name, tensor in weights:
-        shape = missing.pop(name, None)
-        if shape is None:
-            raise ValueError(f"weight {name} came to the sampler, but the model that it was started with has none")
-        if shape != tensor.shape:
-            raise ValueError(f"weight {name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
-        yield name, tensor
-    if missing:
-        raise ValueError(f"{len(missing)} of {len(expected)} weights did not come, such as {next(iter(missing))}")
-
-
-def expected_shapes(model: Any) -> dict[str, torch.Size]:
-    """Names and shapes of the weights of a model, whoever has sharded it: those of an empty one with its config."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(model.config)
-    return {name: tensor.shape for name, tensor in empty.state_dict().items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from sgrpo_lightning.axes import Samples
 from sgrpo_lightning.samplers import Sampler, SamplerError, Weights
 from sgrpo_lightning.samplers.completions import to_samples
 from sgrpo_lightning.samplers.vllm_engine import Engine
+from sgrpo_lightning.samplers.weights import fitting, refuse, weights_of
 
 
 class VLLMSampler(Sampler):
@@ -103,14 +103,14 @@ class VLLMSampler(Sampler):
         """
         engine, problems = self._started(), list[str]()
         self.version = None  # until all of them are there
-        stream = _checked(weights, self._expected, problems)
+        stream = fitting(weights, self._expected, problems)
         try:
-            engine.load(stream)
+            # Copies: vLLM keeps each until the weights with which it is fused are there too.
+            engine.load((name, tensor.detach().clone()) for name, tensor in stream)
         finally:
             for _ in stream:
                 pass
-        if problems:
-            raise ValueError(_named(problems))
+        refuse(problems)
         self._wake_cache(engine)
         self.version = version
 
@@ -226,37 +226,8 @@ class VLLMSampler(Sampler):
         return completions[before : before + len(prompts) * samples]
 
 
-def weights_of(base: Any) -> dict[str, torch.Size]:
-    """Names and shapes of all weights of a transformers model, tied ones too, whoever has its pieces."""
-    with torch.device("meta"):
-        twin = type(base)(base.config)
-    return {name: tensor.shape for name, tensor in twin.state_dict().items()}
-
-
 def _dtype_name(base: Any) -> str:
     """That of the trainer's products: of autocast, where it is on, else of the weights; vLLM has no float64."""
     kind = base.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else base.dtype
     return str(torch.float32 if dtype == torch.float64 else dtype).removeprefix("torch.")
-
-
-def _checked(weights: Weights, expected: dict[str, torch.Size], problems: list[str]) -> Iterator[tuple[str, Tensor]]:
-    """Those weights that the engine has a place for. What is wrong with the others is added to `problems`.
-
-    Each is a copy: vLLM keeps it until the weights with which it is fused are there too.
-    """
-    left = dict(expected)
-    for name, tensor in weights:
-        shape = left.pop(name, None)
-        if shape is None:
-            problems.append(f"{name} came twice" if name in expected else f"{name} is unknown")
-        elif shape != tensor.shape:
-            problems.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
-        else:
-            yield name, tensor.detach().clone()
-    problems += [f"{name} is missing" for name in left]
-
-
-def _named(problems: list[str]) -> str:
-    more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-    return f"the weights for vLLM do not fit the model that it was started with: {'; '.join(problems[:5])}{more}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -21,7 +21,8 @@ from sgrpo_lightning.samplers.http import Server, Unavailable
 from sgrpo_lightning.samplers.nccl import NcclTransfer
 from sgrpo_lightning.samplers.readiness import Facts, examine, wait_for
 from sgrpo_lightning.samplers.sharing import Crew
-from sgrpo_lightning.samplers.transfer import FileTransfer, Transfer, checked, expected_shapes
+from sgrpo_lightning.samplers.transfer import FileTransfer, Transfer
+from sgrpo_lightning.samplers.weights import fitting, refuse, weights_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class VLLMServerSampler(Sampler):
             lambda: (uuid.uuid4().hex[:12], Facts.of_all([examine(server) for server in self.servers]))
         )
         self._check_length(max_prompt_tokens or 1)
-        self._expected = expected_shapes(model)
+        self._expected = weights_of(model)
         self._transfer = self._way(model)
         first = _rank() % len(self.servers)  # ranks with few prompts begin at different servers
         ordered = self.servers[first:] + self.servers[:first]
@@ -132,7 +133,7 @@ class VLLMServerSampler(Sampler):
     def _send(self, weights: Weights) -> None:
         assert self._transfer is not None
         try:
-            away = self._transfer.send(checked(weights, self._expected), self._label, self.servers)
+            away = self._transfer.send(_only(weights, self._expected), self._label, self.servers)
         except Unavailable as error:
             raise SamplerError(f"the weights did not get to the vLLM servers: {error}. {WHAT_TO_DO}") from error
         finally:
@@ -228,6 +229,13 @@ class VLLMServerSampler(Sampler):
 
 def _rank() -> int:
     return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def _only(weights: Weights, expected: Mapping[str, torch.Size]) -> Weights:
+    """The weights, and at their end an error where they are not those that are expected."""
+    problems = list[str]()
+    yield from fitting(weights, expected, problems)
+    refuse(problems)
 
 
 def _exhaust(weights: Weights) -> None:
