@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import logging
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from sgrpo_lightning.callbacks.checkpoint import CheckpointError, check_world, checkpoints, write_whole
+from sgrpo_lightning.callbacks.progress import quieten
 from sgrpo_lightning.callbacks.run_log import RunLogger
 from sgrpo_lightning.distributed.launch import launch, leave_together, processes_to_launch
 from sgrpo_lightning.distributed.slurm import requeue, slurm_job
@@ -95,14 +94,15 @@ def train(cfg: DictConfig) -> None:
     if processes := processes_to_launch(cfg.trainer.accelerator, cfg.trainer.devices, cfg.trainer.num_nodes):
         launch(processes, [*_arguments(), f"run_dir={Path(cfg.run_dir).absolute()}"])
         return
-    _quieten()
+    quieten()
     L.seed_everything(cfg.seed, verbose=False)
     module, datamodule, trainer = build(cfg)
     run_dir = Path(cfg.run_dir)
     checkpoint = latest_checkpoint(Path(cfg.resume)) if cfg.resume else None
     try:
+        note = _check_folder(run_dir, datamodule, trainer, checkpoint)
         if trainer.is_global_zero:
-            _introduce(cfg, run_dir, datamodule, trainer, checkpoint)
+            _introduce(cfg, run_dir, datamodule, trainer, checkpoint, note)
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
     except DataChanged as error:
         raise ConfigurationError(f"resume={cfg.resume}: {error}") from error
@@ -120,7 +120,7 @@ def doctor(cfg: DictConfig) -> None:
     if processes := processes_to_launch(cfg.trainer.accelerator, cfg.trainer.devices, cfg.trainer.num_nodes):
         failed = failures_of(lambda: launch(processes, [*_arguments(), f"run_dir={run_dir}"]))
     else:
-        _quieten()
+        quieten()
         L.seed_everything(cfg.seed, verbose=False)
         with without_traces(OmegaConf.to_container(cfg), cfg.run_dir) as settings:
             try:
@@ -209,18 +209,30 @@ def latest_checkpoint(run_dir: Path) -> Path:
     )
 
 
-def _introduce(
-    cfg: DictConfig, run_dir: Path, datamodule: L.LightningDataModule, trainer: L.Trainer, checkpoint: Path | None
-) -> None:
-    """Check what the folder holds before a file of it is touched; then leave the run's settings there."""
+def _check_folder(run_dir: Path, datamodule: Any, trainer: L.Trainer, checkpoint: Path | None) -> str | None:
+    """Before a file of it is touched, on every rank: one that stopped alone would leave the others waiting.
+
+    Returns:
+        What to know about the checkpoint from which the run goes on.
+    """
     there = [path.resolve() for path in checkpoints(run_dir)]
     if there and (checkpoint is None or checkpoint.resolve() not in there):
         raise ConfigurationError(f"run_dir={run_dir} holds a run already; resume={run_dir} goes on with it")
-    note = checkpoint and check_world(checkpoint, trainer)
+    if checkpoint and (run_dir / "provenance.json").is_file():
+        check_fingerprint(_of_data(datamodule), json.loads((run_dir / "provenance.json").read_text()).get("data", {}))
+    return check_world(checkpoint, trainer) if checkpoint else None
+
+
+def _of_data(datamodule: Any) -> dict[str, Any]:
+    return {name: getattr(datamodule, name) for name in ("fingerprint", "notes") if hasattr(datamodule, name)}
+
+
+def _introduce(
+    cfg: DictConfig, run_dir: Path, datamodule: Any, trainer: L.Trainer, checkpoint: Path | None, note: str | None
+) -> None:
+    """Leave the run's settings in its folder, and say where that is."""
     facts = provenance([a for a in _arguments() if not a.startswith("resume=")], seed=cfg.seed)
-    facts["data"] = {name: getattr(datamodule, name) for name in ("fingerprint", "notes") if hasattr(datamodule, name)}
-    if cfg.resume and (run_dir / "provenance.json").is_file():
-        check_fingerprint(facts["data"], json.loads((run_dir / "provenance.json").read_text()).get("data", {}))
+    facts["data"] = _of_data(datamodule)
     if checkpoint is None:  # rows of a start that never reached its first checkpoint
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
@@ -278,17 +290,3 @@ def _arguments() -> list[str]:
     flags += [f"--config-dir={source.path}" for source in sources if source.provider == "command-line"]
     search = [override for override in hydra_cfg.overrides.hydra if override.startswith("hydra.searchpath=")]
     return [*flags, *search, *hydra_cfg.overrides.task]
-
-
-def _quieten() -> None:
-    """Keep the terminal for the run's own words."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    for message in (
-        ".*does not have many workers.*",
-        ".*Checkpoint directory.*",
-        ".*`training_step` returned.*",
-        ".*module.s. in eval mode.*",  # as transformers loads them: without dropout
-        ".*LeafSpec.*",
-        ".*is deprecated. Please use .torch.distributed.*",  # torch's own calls, at every collective of FSDP2
-    ):
-        warnings.filterwarnings("ignore", message)

@@ -1,7 +1,9 @@
-"""A progress bar over iterations."""
+"""What a run shows in the terminal: a progress bar over iterations, and little of what others would say there."""
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,3 +84,17 @@ class IterationProgress(ProgressBar):
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3f}"
+
+
+def quieten() -> None:
+    """Keep the terminal for the run's own words."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    for message in (
+        ".*does not have many workers.*",
+        ".*Checkpoint directory.*",
+        ".*`training_step` returned.*",
+        ".*module.s. in eval mode.*",  # as transformers loads them: without dropout
+        ".*LeafSpec.*",
+        ".*is deprecated. Please use .torch.distributed.*",  # torch's own calls, at every collective of FSDP2
+    ):
+        warnings.filterwarnings("ignore", message)
