@@ -14,6 +14,7 @@ import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from sgrpo_lightning.callbacks.checkpoint import write_whole
 from sgrpo_lightning.report import Row, read_rows
 
 HELD_OUT = ("eval/", "eval_")
@@ -65,7 +66,7 @@ class RunLogger(Logger):
         """
         self.rows = kept = [row for row in self.rows if row.get("iteration", 0) <= iteration]
         if (self.folder / "metrics.jsonl").is_file():
-            _replace(self.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+            write_whole(self.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
             _write_csv(self.folder / "metrics.csv", kept)
         self._offset, self._started = kept[-1]["elapsed"] if kept else 0.0, time.perf_counter()
 
@@ -91,7 +92,7 @@ class IterationLog(L.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(row, step=trainer.global_step)
             if isinstance(logger, RunLogger) and trainer.is_global_zero:
-                _replace(self.path, json.dumps(summarise(logger.rows, self.identity), indent=2) + "\n")
+                write_whole(self.path, json.dumps(summarise(logger.rows, self.identity), indent=2) + "\n")
 
 
 def summarise(rows: Sequence[Row], identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,10 +126,3 @@ def _write_csv(path: Path, rows: Sequence[Row]) -> None:
         writer = csv.DictWriter(file, header)
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    scratch = path.with_suffix(".part")
-    scratch.write_text(text)
-    os.replace(scratch, path)
