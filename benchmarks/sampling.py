@@ -2,11 +2,13 @@
 
     python benchmarks/sampling.py [--model tiny] [--prompts 32] [--samples 16] [--max-new-tokens 192] [--rounds 3]
 
-Two kinds of answers: all run to the limit, and answers as the policy gives them, which end early (`tiny` answers
-Countdown in about 20 tokens). Prompts are those of Countdown. Only tokens up to the end token count. Rounds go
-through all contenders in turn, and the best round of each is printed; before them each warms up once. On a CPU time is
-that of the process, so that other work on the machine counts little: give it one thread with OMP_NUM_THREADS=1. The
-time that it takes to start vLLM and to hand over the weights is printed too. Needs vLLM.
+Three kinds of answers: all run to the limit; answers as the policy gives them, which end early (`tiny` answers
+Countdown in about 30 tokens, few of them in many more); and those of a policy to which all tokens are alike, with so
+many end tokens that answers have 22 tokens on average and a long tail. Prompts are those of Countdown. Only tokens up
+to the end token count. Rounds go through all contenders in turn, and the best round of each is printed; before them
+each warms up once. On a CPU time is that of the process, so that other work on the machine counts little: give it one
+thread with OMP_NUM_THREADS=1. The time that it takes to start vLLM and to hand over the weights is printed too. Needs
+vLLM.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from sgrpo_lightning.tasks.countdown import CountdownTask
 from sgrpo_lightning.tasks.prompting import render_prompt, tokenize_prompts
 
 CONTENDERS = ("bare vLLM", "sampler=vllm", "sampler=hf", "transformers generate")
+TYPICAL = 22
 NEVER: list[int] = []
 """No end token: every answer runs to the limit."""
 
@@ -88,6 +91,7 @@ class Requests:
             num_return_sequences=self.samples,
             max_new_tokens=self.limit,
             min_new_tokens=0 if self.ends else self.limit,
+            eos_token_id=self.ends or None,
             pad_token_id=self.policy.tokenizer.pad_token_id,
         )[:, self.ids.shape[1] :]
         ended = torch.isin(drawn, torch.tensor(self.ends, device=drawn.device))
@@ -128,6 +132,14 @@ def started(policy: Policy, limit: int, longest: int, dtype: str) -> VLLMSampler
     return sampler
 
 
+@torch.no_grad()
+def indifferent(policy: Policy, sampler: VLLMSampler) -> list[int]:
+    """Make all tokens alike to the policy, in vLLM too; as many end tokens as end an answer after `TYPICAL` tokens."""
+    policy.model.base_model.norm.weight.zero_()
+    sampler.sync(full_weights(policy.model), version=2)
+    return list(range(policy.model.config.vocab_size // TYPICAL))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
@@ -152,7 +164,9 @@ def main() -> None:
     ours, hf = started(policy, limit, ids.shape[1], arguments.dtype), HFSampler(max_new_tokens=limit, max_rows=512)
     rows = arguments.prompts * arguments.samples
     print(f"{rows} answers, {device}, {torch.get_num_threads()} thread(s)")
-    for kind, ends in (("to the limit", NEVER), ("ending early", policy.eos_token_ids)):
+    for kind in ("to the limit", "ending early", "a long tail"):
+        ends = {"to the limit": NEVER, "ending early": policy.eos_token_ids}.get(kind)
+        ends = indifferent(policy, ours) if ends is None else ends
         asked = Requests(policy, ids, mask, samples=arguments.samples, limit=limit, ends=ends)
         contenders: dict[str, Callable[[int], int]] = {
             "bare vLLM": lambda seed, asked=asked: asked.of_vllm(ours, seed),  # type: ignore[misc]
