@@ -212,9 +212,8 @@ class PolicyModule(IterationModule):
         shard(self.trainer.strategy, decoder_layers(self.model), self)
 
     def on_fit_start(self) -> None:
-        with self._forward_passes():
-            if self.reference:
-                self.reference.settle(self.device, full_kl=self.loss.kl == "full")
+        if self.reference:
+            self.reference.settle(self.device, full_kl=self.loss.kl == "full")
         with self.trainer.precision_plugin.forward_context():  # tells the sampler in what the trainer multiplies
             self.sampler.start(self.model, max_prompt_tokens=self._data.max_prompt_tokens)
 
