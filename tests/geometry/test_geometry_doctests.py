@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["binomial", "closed_forms", "integrability", "population", "tilt"])
+@pytest.mark.parametrize("module", ["binomial", "closed_forms", "integrability", "population", "properties", "tilt"])
 def test_docstring_examples(module):
     failed, attempted = doctest.testmod(importlib.import_module(f"sgrpo_lightning.geometry.{module}"))
     assert attempted > 0

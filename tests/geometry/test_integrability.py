@@ -157,7 +157,7 @@ def test_high_temperature_is_conservative():
 @pytest.mark.parametrize(
     ("levels", "probs", "M", "message"),
     [
-        ([0, 1, 2], [0.5, 0.5], 4, r"levels and probs must both be \[K\], got \[3\] and \[2\]"),
+        ([0, 1, 2], [0.5, 0.5], 4, r"levels must be \[K\] and probs \[..., K\], got \[3\] and \[2\]"),
         ([0, np.nan], [0.5, 0.5], 4, "levels must be finite, got nan"),
         ([0, 1], [0.5, 0.6], 4, "probs must sum to 1, got 1.1"),
         ([0, 1], [0.5, 0.5], 0, "M must be an integer >= 1, got 0"),

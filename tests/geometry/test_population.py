@@ -14,11 +14,13 @@ from sgrpo_lightning.geometry import (
     binary_advantages,
     grpo_mean_field_weight,
     maxrl_weight,
+    mean_absolute_advantage,
     population,
     population_objective,
     population_weight,
     softmax_grpo_objective,
     softmax_grpo_weight,
+    success_gaps,
 )
 
 RATES = np.array([0.0, 1e-3, 0.01, 0.3, 0.5, 0.9, 0.99, 1.0])
@@ -261,3 +263,28 @@ def test_advantages_of_broken_heads_and_sizes_are_refused():
         binary_advantages(lambda rewards: rewards.cumsum(-1), M=4)
     with pytest.raises(ValueError, match=r"M must be an integer >= 1, got 0"):
         binary_advantages(centred_head, M=0)
+
+
+def test_success_gaps_by_hand():
+    """c = 3, M = 3: weights c / (3 + 2 (s + 1)) and 1 / (3 + 2 s), so 3 (3/5 - 1/3), 3 (3/7 - 1/5), 3 (3/9 - 1/7)."""
+    head = functools.partial(softmax_head, tau=1 / np.log(3))
+    assert_allclose(success_gaps(head, M=3), [4 / 5, 24 / 35, 4 / 7], rtol=1e-14)
+    assert success_gaps(head, M=1).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("head", [functools.partial(softmax_head, tau=0.3), zscore_head, maxrl_head, torch.clone])
+@pytest.mark.parametrize("M", [1, 2, 5])
+def test_mean_absolute_advantage_over_all_outcomes(head, M):
+    outcomes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=M)), dtype=torch.float64)
+    sizes, k = head(outcomes).abs().mean(dim=1).numpy(), outcomes.sum(dim=1).numpy()
+    expected = [(sizes * p**k * (1 - p) ** (M - k)).sum() for p in RATES]
+    assert_allclose(mean_absolute_advantage(head, RATES, M=M), expected, rtol=1e-13)
+
+
+def test_mean_absolute_advantage_is_the_weight_in_the_coordinate_of_the_logit():
+    """E[A R] = E[A (R - p)] = p (1 - p) omega, and half of |A| is on the right samples where A sums to zero."""
+    for head in (functools.partial(softmax_head, tau=0.1), zscore_head, centred_head):
+        expected = 2 * RATES * (1 - RATES) * population_weight(head, RATES, M=8)
+        assert_allclose(mean_absolute_advantage(head, RATES, M=8), expected, rtol=1e-12, atol=1e-15)
+    # a head without a baseline: |A| is the reward
+    assert_allclose(mean_absolute_advantage(torch.clone, RATES, M=8), RATES, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""log-mgf, effective sample size, adaptive temperature and the noise envelope."""
+"""log-mgf, softmax weights, effective sample size, adaptive temperature and the noise envelope."""
 
 import itertools
 import warnings
@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.special import ndtri, softmax
 
-from sgrpo_lightning.geometry import adaptive_tau, effective_sample_size, log_mgf, noisy_weight_bounds
+from sgrpo_lightning.geometry import adaptive_tau, effective_sample_size, log_mgf, noisy_weight_bounds, tilted_weights
+from sgrpo_lightning.heads import softmax_grpo_advantages
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +104,43 @@ def test_softmax_weights_maximise_the_regularised_reward():
     assert_allclose(-loss(softmax(rewards / tau)), tau * log_mgf(rewards, uniform, tau=tau), rtol=1e-14)
 
 
+@pytest.mark.parametrize("tau", [0.02, 0.3, 10.0])
+def test_tilted_weights_match_two_other_softmaxes(tau):
+    rewards = np.random.default_rng(0).normal(size=(5, 7))
+    weights = tilted_weights(rewards, tau=tau)
+    assert_allclose(weights, softmax(rewards / tau, axis=-1), rtol=1e-13)
+    assert_allclose(7 * weights - 1, softmax_grpo_advantages(torch.tensor(rewards), tau=tau), rtol=1e-12, atol=1e-13)
+
+
+def test_tilted_weights_by_hand():
+    # e^(ln 3) : 1; at half the temperature 9 : 1
+    rewards = [np.log(3), 0.0]
+    assert_allclose(tilted_weights(rewards, tau=[1.0, 0.5]), [[3 / 4, 1 / 4], [9 / 10, 1 / 10]], rtol=1e-15)
+    assert tilted_weights(torch.tensor([1, 0, 1, 0]), tau=1e-310).tolist() == [0.5, 0, 0.5, 0]
+    assert tilted_weights([1e300, -1e300], tau=np.inf).tolist() == [0.5, 0.5]
+    far_apart = [[1e4 + 1, 1e4], [1.0, 0.0]]
+    assert_allclose(tilted_weights(far_apart, tau=1.0), [softmax([1, 0])] * 2, rtol=1e-15)
+
+
+def test_a_temperature_per_group():
+    weights = tilted_weights(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), tau=torch.tensor([1.0, 2.0]))
+    assert weights.dtype == torch.float64
+    assert_allclose(weights, [softmax([1, 0]), softmax([0.5, 0])], rtol=1e-15)
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.3, 2.0])
+def test_price_of_distance_is_tau(tau):
+    """Eq. 9: along the weights the reward rises by tau for each nat of KL; and Eq. 7: by w = d(tau log Z) / dr."""
+    rewards, step = np.array([0.9, 0.1, 0.4, 0.35, 0.7]), 1e-5
+    near = tilted_weights(rewards, tau=np.array([tau * (1 + step), tau * (1 - step)]))
+    kl = (near * np.log(5 * near)).sum(-1)
+    assert_allclose(np.diff(near @ rewards) / np.diff(kl), tau, rtol=1e-6)
+    for i, weight in enumerate(tilted_weights(rewards, tau=tau)):
+        move = step * tau * np.eye(5)[i]
+        up, down = (tau * log_mgf(rewards + sign * move, np.full(5, 0.2), tau=tau) for sign in (1, -1))
+        assert_allclose((up - down) / (2 * step * tau), weight, rtol=1e-8, atol=1e-9)
+
+
 def test_effective_sample_size_by_hand():
     # (3 + 1)^2 / (9 + 1)
     assert_allclose(effective_sample_size([3.0, 1.0]), 1.6, rtol=1e-15)
@@ -186,6 +224,8 @@ def test_envelope_far_beyond_float64():
         (lambda: log_mgf([0, 1], [0.5, 0.4], tau=1), "probs must sum to 1, got 0.9"),
         (lambda: log_mgf([0, 1], [1.5, -0.5], tau=1), r"probs must lie in \[0, 1\], got 1.5"),
         (lambda: log_mgf([0, np.inf], [0.5, 0.5], tau=1), "rewards must be finite, got inf"),
+        (lambda: tilted_weights([0, 1], tau=[1.0, -0.3]), "tau must be > 0, got -0.3"),
+        (lambda: tilted_weights([0, np.nan], tau=1), "rewards must be finite, got nan"),
         (lambda: effective_sample_size([0.5, -0.1]), "weights must be >= 0, got -0.1"),
         (lambda: effective_sample_size([[1.0, 1.0], [0.0, 0.0]]), "the largest weight must be > 0, got 0.0"),
         (lambda: adaptive_tau(0, M=8, ess=4), "k must be an integer >= 1, got 0"),

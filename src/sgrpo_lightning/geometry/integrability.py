@@ -22,11 +22,11 @@ def one_form(head: Head, levels: Real, probs: Real, *, M: int) -> Result:
     Args:
         head: rewards [..., M] -> advantages [..., M]; any callable.
         levels: the rewards of the K levels, [K].
-        probs: their probabilities, [K].
+        probs: their probabilities, [..., K].
         M: samples per group, an integer >= 1.
 
     Returns:
-        F, [K - 1]. For binary rewards (0, 1) it is -omega_M(p_2): the coordinate is the failure rate.
+        F, [..., K - 1]. For binary rewards (0, 1) it is -omega_M(p_2): the coordinate is the failure rate.
 
     Raises:
         ValueError: bad levels, probs or M; a head that is not permutation-equivariant; too many groups.
@@ -38,7 +38,7 @@ def one_form(head: Head, levels: Real, probs: Real, *, M: int) -> Result:
     """
     levels, probs, M = _checked(levels, probs, M, fixed=1)
     means = _conditional_means(head, levels, probs, M, fixed=1)
-    return means[:-1] - means[-1]
+    return means[..., :-1] - means[..., -1:]
 
 
 @in_float64
@@ -54,7 +54,7 @@ def one_form_jacobian(head: Head, levels: Real, probs: Real, *, M: int) -> Resul
         head, levels, probs, M: as for `one_form`.
 
     Returns:
-        J, [K - 1, K - 1]; zero at M = 1.
+        J, [..., K - 1, K - 1]; zero at M = 1.
 
     >>> import torch
     >>> head = lambda r: 2 * torch.softmax(r, -1) - 1
@@ -66,10 +66,10 @@ def one_form_jacobian(head: Head, levels: Real, probs: Real, *, M: int) -> Resul
     """
     levels, probs, M = _checked(levels, probs, M, fixed=2)
     if M == 1:
-        return np.zeros((levels.size - 1, levels.size - 1))
+        return np.zeros((*probs.shape[:-1], levels.size - 1, levels.size - 1))
     derivatives = (M - 1) * _conditional_means(head, levels, probs, M, fixed=2)
-    rows = derivatives[:-1] - derivatives[-1]
-    return rows[:, :-1] - rows[:, -1:]
+    rows = derivatives[..., :-1, :] - derivatives[..., -1:, :]
+    return rows[..., :-1] - rows[..., -1:]
 
 
 @in_float64
@@ -89,7 +89,7 @@ def curl(head: Head, levels: Real, probs: Real, *, M: int) -> Result:
             the K^2 pairs of levels.
 
     Returns:
-        C, antisymmetric [K - 1, K - 1]; [[0]] for K = 2, zero at M = 1.
+        C, antisymmetric [..., K - 1, K - 1]; [[0]] for K = 2, zero at M = 1.
 
     Raises:
         ValueError: bad levels, probs or M; a head that is not permutation-equivariant; too many groups.
@@ -103,31 +103,96 @@ def curl(head: Head, levels: Real, probs: Real, *, M: int) -> Result:
     Reference: Eq. 8.
     """
     jacobian = one_form_jacobian(head, levels, probs, M=M)
-    return jacobian - jacobian.T
+    return jacobian - jacobian.swapaxes(-1, -2)
+
+
+@in_float64
+def work_along(head: Head, levels: Real, path: Real, *, M: int) -> Result:
+    r"""What the update claims to gain on each leg of a path: line integrals of the one-form, exact.
+
+    $$W_s = \int_0^1 \sum_{i<K} F_i\bigl(p(u)\bigr)\, \frac{dp_i}{du}\, du, \quad p(u) = (1 - u)\, p_s + u\, p_{s+1}$$
+
+    F is a polynomial of degree M - 1 along a straight leg, so ceil(M / 2) Gauss-Legendre nodes make no error.
+    The differences of an objective are W where there is one.
+
+    Args:
+        head, levels, M: as for `one_form`.
+        path: probabilities of the K levels at P >= 2 points, joined by straight legs, [P, K]. It ends at its last
+            point: for a closed loop repeat the first one there.
+
+    Returns:
+        W, [P - 1].
+
+    Raises:
+        ValueError: bad levels, path or M; a head that is not permutation-equivariant; too many groups.
+
+    >>> rloo = lambda r: (r - r.mean(-1, keepdim=True)) * r.shape[-1] / (r.shape[-1] - 1)
+    >>> path = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]  # with mean rewards 0, 0.2 and 0.5
+    >>> work_along(rloo, [0.0, 0.2, 1.0], path, M=4).round(12)
+    array([0.2, 0.3])
+
+    Reference: Eq. 8.
+    """
+    corners = np.asarray(path, dtype=np.float64)
+    if corners.ndim != 2 or len(corners) < 2:
+        raise ValueError(f"path must be [P, K] with P >= 2 points, got {list(corners.shape)}")
+    levels, corners, M = _checked(levels, corners, M, fixed=1)
+    nodes, weights = np.polynomial.legendre.leggauss((M + 1) // 2)
+    steps = np.diff(corners, axis=0)
+    points = corners[:-1, None] + (nodes[:, None] + 1) / 2 * steps[:, None]
+    means = _conditional_means(head, levels, points, M, fixed=1)
+    return np.einsum("n,snk,sk->s", weights / 2, means, steps)  # steps sum to 0: what all m_k share does not count
+
+
+@in_float64
+def circulation(head: Head, levels: Real, path: Real, *, M: int) -> Result:
+    r"""What the update claims to gain along a path of level probabilities, exact.
+
+    $$\int_\gamma \sum_{i<K} F_i\, dp_i$$
+
+    If the head climbs an objective this is the difference of the objective between the ends of the path, on
+    whichever way, and 0 on a closed loop. By Stokes a loop has the integral of the curl over what it surrounds:
+    for K = 3, counter-clockwise in (p_1, p_2), minus `curl(...)[0, 1]` integrated over the area.
+
+    Args:
+        head, levels, path, M: as for `work_along`, whose sum this is. The path is not closed for you.
+
+    Returns:
+        The line integral, a scalar.
+
+    >>> import torch
+    >>> head = lambda r: 2 * torch.softmax(r, -1) - 1
+    >>> loop = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]  # surrounds an area of 1/2
+    >>> round(circulation(head, np.log([1, 2, 4]), loop, M=2), 12), round(1 / 15, 12)
+    (0.066666666667, 0.066666666667)
+
+    Reference: Eq. 8.
+    """
+    return np.asarray(work_along(head, levels, path, M=M)).sum()
 
 
 def _conditional_means(head: Head, levels: np.ndarray, probs: np.ndarray, M: int, *, fixed: int) -> np.ndarray:
-    """E[A of the first sample | levels of the first `fixed` samples], [K] * fixed, over all other samples."""
+    """E[A of the first sample | levels of the first `fixed` samples], [..., *[K] * fixed], for probs [..., K]."""
     others = np.array(list(combinations_with_replacement(range(levels.size), M - fixed)), dtype=np.int64)
-    likelihood = _multinomial(others, probs)
-    means = np.empty((levels.size,) * fixed)
+    advantages = np.empty((*(levels.size,) * fixed, len(others)))
     for given in product(range(levels.size), repeat=fixed):
         index = np.concatenate([np.broadcast_to(given, (len(others), fixed)), others], axis=-1)
-        means[given] = likelihood @ evaluate_head(head, levels, index)[:, 0]
-    return means
+        advantages[given] = evaluate_head(head, levels, index)[:, 0]
+    counts = (others[:, :, None] == np.arange(levels.size)).sum(axis=1)
+    means = [advantages @ _multinomial(counts, point) for point in probs.reshape(-1, levels.size)]
+    return np.reshape(means, (*probs.shape[:-1], *(levels.size,) * fixed))
 
 
-def _multinomial(samples: np.ndarray, probs: np.ndarray) -> np.ndarray:
-    """Probability of each multiset of levels, [N] for [N, n]."""
-    counts = (samples[:, :, None] == np.arange(probs.size)).sum(axis=1)
-    log_orders = gammaln(samples.shape[1] + 1) - gammaln(counts + 1).sum(axis=-1)
+def _multinomial(counts: np.ndarray, probs: np.ndarray) -> np.ndarray:
+    """Probability of each multiset of levels, [N], from how often it holds each level, [N, K]."""
+    log_orders = gammaln(counts.sum(axis=-1) + 1) - gammaln(counts + 1).sum(axis=-1)
     return np.exp(log_orders + xlogy(counts, probs).sum(axis=-1))
 
 
 def _checked(levels: Real, probs: Real, M: int, *, fixed: int) -> tuple[np.ndarray, np.ndarray, int]:
     levels, probs, size = as_finite("levels", levels), as_distribution(probs), int(as_count("M", M))
-    if levels.ndim != 1 or levels.shape != probs.shape or levels.size == 0:
-        raise ValueError(f"levels and probs must both be [K], got {list(levels.shape)} and {list(probs.shape)}")
+    if levels.ndim != 1 or levels.shape != probs.shape[-1:] or levels.size == 0:
+        raise ValueError(f"levels must be [K] and probs [..., K], got {list(levels.shape)} and {list(probs.shape)}")
     K = levels.size
     cost = math.comb(max(size - fixed, 0) + K - 1, K - 1) * size * K**fixed
     if cost > MAX_ADVANTAGES:

@@ -38,7 +38,7 @@ def population_weight(head: Head, p: Real, *, M: Real) -> Result:
 
     Reference: Eq. 4 and 15, with the head's own gaps.
     """
-    gaps = functools.cache(functools.partial(_success_gaps, head))
+    gaps = functools.cache(lambda size: success_gaps(head, M=size))
     return by_group_size(lambda size, p: bernstein(gaps(size), p), as_count("M", M), as_probability(p))
 
 
@@ -64,10 +64,45 @@ def population_objective(head: Head, p: Real, *, M: Real) -> Result:
 
     Reference: Eq. 16, with the head's own gaps.
     """
-    gaps = functools.cache(functools.partial(_success_gaps, head))
+    gaps = functools.cache(lambda size: success_gaps(head, M=size))
     return by_group_size(
         lambda size, p: bernstein(bernstein_integral(gaps(size)), p), as_count("M", M), as_probability(p)
     )
+
+
+@in_float64
+def mean_absolute_advantage(head: Head, p: Real, *, M: Real) -> Result:
+    r"""How large a head's advantages are on a prompt, on average: the paper's Figure 1a, exact.
+
+    $$E|A| = E\Big[\tfrac{K}{M} |A_s(K)| + \tfrac{M-K}{M} |A_f(K)|\Big], \quad K \sim \mathrm{Binomial}(M, p)$$
+
+    A head whose advantages sum to zero and never reward a failure has E|A| = 2 p (1-p) omega_M(p): what a prompt
+    adds to an update is its weight times p (1-p), the slope of p in its own logit.
+
+    Args:
+        head: rewards [..., M] -> advantages [..., M], as for `population_weight`.
+        p: pass rate in [0, 1].
+        M: samples per group, an integer >= 1.
+
+    Returns:
+        E|A|, of the broadcast shape of p and M.
+
+    Raises:
+        ValueError: as `population_weight`.
+
+    >>> round(mean_absolute_advantage(lambda r: r - r.mean(-1, keepdim=True), 0.3, M=4), 12)  # 2 * 0.21 * 0.75
+    0.315
+
+    Reference: Figure 1a; Eq. 13 for the advantages of the softmax head.
+    """
+
+    def by_successes(size: int) -> np.ndarray:
+        k = np.arange(size + 1)
+        success, failure = binary_advantages(head, M=size)
+        return (k * abs(success) + (size - k) * abs(failure)) / size
+
+    sizes = functools.cache(by_successes)
+    return by_group_size(lambda size, p: bernstein(sizes(size), p), as_count("M", M), as_probability(p))
 
 
 def binary_advantages(head: Head, *, M: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +140,27 @@ def binary_advantages(head: Head, *, M: int) -> tuple[np.ndarray, np.ndarray]:
     return success, failure
 
 
-def _success_gaps(head: Head, M: int) -> np.ndarray:
-    """Delta_s for s = 0, ..., M - 1: success among s other successes, minus failure among s."""
+def success_gaps(head: Head, *, M: int) -> np.ndarray:
+    r"""What success is worth among s other successes: the Bernstein coefficients of a head's weight.
+
+    $$\Delta_s = A(\text{success} \mid s) - A(\text{failure} \mid s), \quad
+      \omega_M(p) = \sum_{s=0}^{M-1} \Delta_s \binom{M-1}{s} p^s (1-p)^{M-1-s}$$
+
+    Args:
+        head: rewards [..., M] -> advantages [..., M], as for `population_weight`.
+        M: samples per group, an integer >= 1.
+
+    Returns:
+        Delta, a float64 array [M] for s = 0, ..., M - 1. The weight is Delta_0 at p = 0, Delta_{M-1} at p = 1, and
+        between the least and the largest of them everywhere.
+
+    Raises:
+        ValueError: as `population_weight`.
+
+    >>> success_gaps(lambda r: r - r.mean(-1, keepdim=True), M=4)
+    array([0.75, 0.75, 0.75, 0.75])
+
+    Reference: Eq. 14 and 15, with the head's own advantages.
+    """
     success, failure = binary_advantages(head, M=M)
     return success[1:] - failure[:-1]

@@ -1,4 +1,4 @@
-"""Exponential tilting: log moment-generating function, effective sample size, adaptive temperature, noise."""
+"""Exponential tilting: log moment-generating function, weights, effective samples, adaptive temperature, noise."""
 
 import numpy as np
 
@@ -44,6 +44,33 @@ def log_mgf(rewards: Real, probs: Real, *, tau: Real) -> Result:
     with np.errstate(divide="ignore"):
         log_mean = np.where(mean < 0.5, np.log(mean), np.log1p(excess))
     return (top / tau)[..., 0] + log_mean
+
+
+@in_float64
+def tilted_weights(rewards: Real, *, tau: Real) -> Result:
+    r"""Softmax weights of a group: the best trade of expected reward against the distance from uniform.
+
+    $$w_i = \frac{e^{r_i/\tau}}{\sum_j e^{r_j/\tau}}
+      = \arg\max_q \Big\{ \sum_i q_i r_i - \tau \, \mathrm{KL}(q \| u) \Big\}, \quad u_i = \tfrac{1}{M}$$
+
+    The softmax head's advantages are M w - 1.
+
+    Args:
+        rewards: [..., M], finite.
+        tau: temperature > 0, a scalar or [...], in units of reward.
+
+    Returns:
+        w, [..., M], each row summing to 1: uniform as tau grows, shared by the best samples as tau shrinks.
+
+    >>> tilted_weights([np.log(3), 0.0], tau=1.0).round(12).tolist()
+    [0.75, 0.25]
+
+    Reference: Eq. 1 and 9.
+    """
+    rewards, tau = as_finite("rewards", rewards), as_positive("tau", tau)[..., None]
+    with np.errstate(over="ignore"):  # a loss of any size weighs 0
+        mass = np.exp((rewards - rewards.max(axis=-1, keepdims=True)) / tau)
+    return mass / mass.sum(axis=-1, keepdims=True)
 
 
 @in_float64
