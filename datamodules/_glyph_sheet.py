@@ -22,6 +22,8 @@ def contact_sheet(splits: Mapping[str, TensorImages], *, class_names: Sequence[s
     """A column for each of some random classes, and rows of renderings, named by their split."""
     from matplotlib.figure import Figure
 
+    from sgrpo_lightning.report.style import VERMILLION
+
     count = min(COLUMNS, len(class_names))
     classes = np.random.default_rng(seed).permutation(len(class_names))[:count].tolist()
     pictures = [renderings(split, classes, ROWS[name]) for name, split in splits.items()]
@@ -37,7 +39,7 @@ def contact_sheet(splits: Mapping[str, TensorImages], *, class_names: Sequence[s
     ends = heights.cumsum()
     axes.set_yticks(ends - heights / 2 - 0.5, list(splits))
     for end in ends[:-1]:
-        axes.axhline(end - 0.5, color="tab:orange")
+        axes.axhline(end - 0.5, color=VERMILLION)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     return figure
 

@@ -175,9 +175,9 @@ def test_what_the_picture_shows(tmp_path, monkeypatch):
     assert [(rows, where) for rows, where, _ in drawn] == [([{"step": 1, "a": 0.5}], path)] * 3
     assert drawn[0][2].pop("histogram").tolist() == [0.75, 0.25]
     assert [more for _, _, more in drawn] == [
-        {"panels": PANELS, "x": "step"},
-        {"panels": PANELS[:1], "x": "iteration", "histogram": None},
-        {"panels": PANELS, "x": "iteration", "histogram": None},
+        {"panels": PANELS, "x": "step", "samples_per_group": 4},
+        {"panels": PANELS[:1], "x": "iteration"},
+        {"panels": PANELS, "x": "iteration"},
     ]
 
 

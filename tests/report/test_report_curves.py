@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from report_runs import made
 
 from sgrpo_lightning.report import plot_comparison
@@ -70,7 +71,7 @@ def test_a_line_ends_where_one_of_its_seeds_does():
 
 
 def test_panels_and_styles():
-    """A panel per metric, one style per group; cross-entropy is black and dashed, whatever its place."""
+    """A panel per metric, one look per group: black, vermillion, two shades of blue."""
     runs = [run("softmax_grpo", 0, [0.1], M=M, **{"pass@1": [0.2]}) for M in (128, 16)]
     runs += [run("grpo", 0, [0.3]), run("cross_entropy", 0, [0.4], **{"pass@1": [0.5]})]
     drawn = figure(runs, ["eval/pass@1", "eval/top1", "eval/pass@128"], x="iteration")
@@ -82,11 +83,15 @@ def test_panels_and_styles():
     assert [list(some) for some in lines] == [[names[0], *names[2:]], names]
     assert sorted(legend(drawn)) == sorted(names)
     for some in lines:
-        assert (some[names[0]].get_color(), some[names[0]].get_linestyle()) == ("black", "--")
+        assert (some[names[0]].get_color(), some[names[0]].get_linestyle()) == ("#000000", ":")
+        blues = [to_rgb(some[name].get_color()) for name in names[2:]]
+        for red, green, blue in blues:
+            assert blue > green > red
+        assert sum(blues[0]) > sum(blues[1])
+        assert some[names[2]].get_linestyle() != some[names[3]].get_linestyle()
         for name in names[2:]:
             assert some[name].get_color() == lines[1][name].get_color()
-            assert some[name].get_linestyle() == "-"
-    assert len({line.get_color() for line in lines[1].values()}) == 4
+    assert lines[1]["grpo (1 seed)"].get_color() == "#D55E00"
 
 
 def test_a_legend_tells_of_panels_with_fewer_seeds():
@@ -97,15 +102,16 @@ def test_a_legend_tells_of_panels_with_fewer_seeds():
 
 def test_many_groups_are_told_apart():
     drawn = figure([run(f"head_{index}", 0, [0.1]) for index in range(25)])
-    assert len({(line.get_color(), line.get_marker()) for line in drawn.axes[0].lines}) == 25
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in drawn.axes[0].lines}
+    assert len(looks) == 25
+    assert not {line.get_color() for line in drawn.axes[0].lines} & {"#0072B2", "#D55E00", "#000000"}
     exact = figure([run("cross_entropy", 0, [0.1], M=M) for M in (1, 2, 3)]).axes[0].lines
-    assert len({line.get_linestyle() for line in exact}) == 3
-    assert {line.get_color() for line in exact} == {"black"}
+    assert len({(line.get_color(), line.get_linestyle()) for line in exact}) == 3
 
 
 def test_points_are_marked_where_they_are_few():
     few, many = (figure([run("grpo", 0, [0.1] * count)]).axes[0].lines[0] for count in (40, 41))
-    assert (few.get_marker(), many.get_marker()) == ("o", "")
+    assert (few.get_marker(), many.get_marker()) == ("^", "")
 
 
 def test_names_to_show():

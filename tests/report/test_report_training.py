@@ -55,7 +55,7 @@ def test_two_columns(count, grid):
     figure = training_figure(ROWS, panels=[{"kl/mean": "KL"}] * count)
     assert places(figure) == grid
     assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (1 + count // 3, min(count, 2))
-    assert figure.get_size_inches().tolist() == [11, 3.5 * (1 + count // 3)]
+    assert figure.get_size_inches().tolist() == [14, 4.6 * (1 + count // 3)]
 
 
 def test_the_pass_rates_come_last_as_a_histogram():
@@ -68,6 +68,14 @@ def test_the_pass_rates_come_last_as_a_histogram():
     assert figure.axes[2].get_xlabel() == "pass rate of a prompt"
     assert [axes.get_xlabel() for axes in figure.axes[:2]] == ["iteration"] * 2
     assert len(training_figure([], panels=PANELS, histogram=np.zeros(1)).axes) == 1
+
+
+def test_few_samples_have_a_bar_for_each_number_of_passes():
+    """Eighths: 0, 3, 3 and 8 passes. More than 16 samples have bars of a tenth again."""
+    rates = np.array([0.0, 3 / 8, 3 / 8, 1.0])
+    for samples, heights in ((8, [1, 0, 0, 2, 0, 0, 0, 0, 1]), (17, [1, 0, 0, 2, 0, 0, 0, 0, 0, 1])):
+        (axes,) = training_figure([], panels=[], histogram=rates, samples_per_group=samples).axes
+        assert [bar.get_height() for bar in axes.patches] == heights
 
 
 def test_the_file(tmp_path):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 from lightning.pytorch.utilities import rank_zero_only
 
+from sgrpo_lightning.metrics import pass_rates
 from sgrpo_lightning.report import plot_training, read_rows
 
 
@@ -31,10 +31,7 @@ class TrainingPlot(L.Callback):
     @rank_zero_only
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         rollout = getattr(pl_module, "rollout", None) if self.pass_rates else None
+        rewards = None if rollout is None else rollout.rewards.float().cpu()
+        rates = {} if rewards is None else {"histogram": pass_rates(rewards), "samples_per_group": rewards.shape[-1]}
         path, rows = self.run_dir / "plots" / "training.png", read_rows(self.run_dir)
-        plot_training(rows, path, panels=self.panels, x=self.x, histogram=None if rollout is None else _rates(rollout))
-
-
-def _rates(rollout: Any) -> np.ndarray:
-    """Pass rates [G] of the prompts; a reward above 0.5 is a pass."""
-    return (rollout.rewards > 0.5).float().mean(-1).cpu().numpy()
+        plot_training(rows, path, panels=self.panels, x=self.x, **rates)

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from sgrpo_lightning.axes import NO_LABEL, ImageBatch
 from sgrpo_lightning.distributed.sharding import FullyShardedStrategy, shard
 from sgrpo_lightning.evaluation.classification import LabelStatistics
+from sgrpo_lightning.metrics.allocation import DIFFICULTY
 from sgrpo_lightning.modules.label_loss import LabelLoss
 from sgrpo_lightning.modules.loop import IterationModule
 from sgrpo_lightning.modules.plan import StepPlan
 
-PASS_RATE_BINS = (0.2, 0.5, 0.7, 0.9)
-"""Inner edges of the bins of Table 3."""
+PASS_RATE_BINS = DIFFICULTY[1:-1]
+"""The inner edges."""
 
 
 class ClassificationModule(IterationModule):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from sgrpo_lightning.report.figures import save_figure
 from sgrpo_lightning.report.groups import grouped
 from sgrpo_lightning.report.intervals import mean_interval
 from sgrpo_lightning.report.runs import Run
+from sgrpo_lightning.report.style import Look, figure_style, looks_of
 
 Array = np.ndarray
 
-YARDSTICK = "cross_entropy"
-MARKERS, DASHES = "os^Dv", ("--", ":", "-.")
 FEW = 40
 """Up to so many points of a line are marked."""
 
@@ -31,48 +30,42 @@ def plot_comparison(
     save_figure(comparison_figure(runs, metrics=metrics, x=x, labels=labels), path)
 
 
+@figure_style()
 def comparison_figure(
     runs: Sequence[Run], *, metrics: Sequence[str], x: str, labels: Mapping[str, str] | None = None
 ) -> Figure:
     """A panel per metric: the mean over seeds of each group, and a band that is Student's 95% interval.
 
-    A group of one seed is a line alone; cross-entropy, the exact yardstick, is black and dashed. Runs and metrics
-    without rows are left out.
+    A group of one seed is a line alone. An objective has its colour in every figure, those of its groups from light
+    to dark; cross-entropy, the exact yardstick, is black. Runs and metrics without rows are left out.
 
     Args:
         metrics: of the rows.
         x: what they are drawn against, `iteration` or `step`.
         labels: names to show, of metrics, of labels (`grpo M=16`) or of objectives (`grpo`).
     """
-    names, groups = labels or {}, list(_styled(grouped(runs)))
+    names, groups = labels or {}, _styled(grouped(runs))
     panels = [metric for metric in metrics if any(_points(group, metric, x)[0] for _, _, group in groups)]
-    figure = Figure(figsize=(max(7, 5 * len(panels)), 4.5), layout="constrained")
+    figure = Figure(figsize=(max(9, 6.5 * len(panels)), 5.8), layout="constrained")
     if not panels:
         return figure
     entries: dict[str, Any] = {}
     for axes, metric in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for label, style, group in groups:
+        for label, look, group in groups:
             xs, values = _points(group, metric, x)
             if xs:
                 text = f"{_shown(label, names)} ({_seeds(values.shape[1])})"
-                entries.setdefault(text, _draw(axes, xs, values, style, text))
+                entries.setdefault(text, _draw(axes, xs, values, look, text))
         axes.set(xlabel=x, ylabel=names.get(metric, _axis(metric)))
-        axes.grid(alpha=0.3)
     columns = min(len(entries), len(panels) + 1)
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
     return figure
 
 
-def _styled(groups: Mapping[str, list[Run]]) -> Iterator[tuple[str, dict[str, Any], list[Run]]]:
-    """(label, style of its line, runs) of each group: one style in all panels."""
-    others = exact = 0
-    for label, group in groups.items():
-        if group[0].objective == YARDSTICK:
-            yield label, {"color": "black", "linestyle": DASHES[exact % len(DASHES)], "zorder": 3}, group
-            exact += 1
-        else:
-            yield label, {"color": f"C{others % 10}", "marker": MARKERS[others // 10 % len(MARKERS)]}, group
-            others += 1
+def _styled(groups: Mapping[str, list[Run]]) -> list[tuple[str, Look, list[Run]]]:
+    """(label, look of its line, runs) of each group: one look in all panels."""
+    looks = looks_of([group[0].objective for group in groups.values()])
+    return [(label, look, group) for (label, group), look in zip(groups.items(), looks, strict=True)]
 
 
 def _points(group: Sequence[Run], metric: str, x: str) -> tuple[list[float], Array]:
@@ -89,13 +82,13 @@ def _points(group: Sequence[Run], metric: str, x: str) -> tuple[list[float], Arr
     return shared, np.array([[np.mean([curve[at] for curve in some]) for some in curves.values()] for at in shared])
 
 
-def _draw(axes: Axes, xs: Sequence[float], values: Array, style: Mapping[str, Any], label: str) -> Any:
+def _draw(axes: Axes, xs: Sequence[float], values: Array, look: Look, label: str) -> Any:
     """The mean over seeds, and its interval where there are two seeds or more."""
     mean, half = np.array([mean_interval(row) for row in values]).T
-    marker = style.get("marker", "") if len(xs) <= FEW else ""
-    (line,) = axes.plot(xs, mean, **{**style, "marker": marker}, ms=4, label=label)
+    marker = look["marker"] if len(xs) <= FEW else ""
+    (line,) = axes.plot(xs, mean, **{**look, "marker": marker}, label=label)
     if values.shape[1] > 1:
-        axes.fill_between(xs, mean - half, mean + half, color=style["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(xs, mean - half, mean + half, color=look["color"], alpha=0.15, linewidth=0)
     return line
 
 
