@@ -1,5 +1,6 @@
 # make train    set up .venv, then one run; ARGS="objective=grpo seed=1" changes it
 # make test     set up .venv, then lint, types and the whole CPU suite, in JOBS=2 processes
+# make notebooks  the notebooks at their full settings, as pages with figures in runs/notebooks
 # make test-vllm  set up .venv-vllm with vLLM's CPU build (Linux x86-64), then the tests that need vLLM
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 ARGS ?= domain=llm task=countdown
 JOBS ?= 2
 
-.PHONY: train test test-vllm lint types clean
+.PHONY: train test test-vllm notebooks lint types clean
 
 train: $(VENV)/.ready
 	$(BIN)/python train.py $(ARGS)
@@ -19,6 +20,9 @@ test: $(VENV)/.ready-dev lint types
 
 test-vllm: $(VLLM_VENV)/.ready
 	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest tests/vllm
+
+notebooks: $(VENV)/.ready-dev
+	$(BIN)/jupyter nbconvert --execute --to html --output-dir runs/notebooks notebooks/*.ipynb
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

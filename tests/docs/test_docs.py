@@ -103,7 +103,7 @@ def test_the_commit_hooks_are_valid_and_download_nothing():
     load_config(str(ROOT / ".pre-commit-config.yaml"))
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     hooks = {hook["id"]: (hook["language"], hook["entry"].split()[0]) for hook in repository["hooks"]}
-    tools = {"ruff": "ruff", "ruff-format": "ruff", "mypy": "mypy"}
+    tools = {"ruff": "ruff", "ruff-format": "ruff", "mypy": "mypy", "nbstripout": "nbstripout"}
     assert repository["repo"] == "local"
     assert hooks == {name: ("system", f".venv/bin/{tool}") for name, tool in tools.items()}
 
