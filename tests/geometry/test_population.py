@@ -272,7 +272,7 @@ def test_success_gaps_by_hand():
     assert success_gaps(head, M=1).tolist() == [0.0]
 
 
-@pytest.mark.parametrize("head", [functools.partial(softmax_head, tau=0.3), zscore_head, maxrl_head, torch.clone])
+@pytest.mark.parametrize("head", [functools.partial(softmax_head, tau=0.3), zscore_head, torch.clone, torch.neg])
 @pytest.mark.parametrize("M", [1, 2, 5])
 def test_mean_absolute_advantage_over_all_outcomes(head, M):
     outcomes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=M)), dtype=torch.float64)

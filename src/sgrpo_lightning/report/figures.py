@@ -6,10 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from sgrpo_lightning.report.style import figure_style
 
-
-@figure_style()  # ticks come into being when a figure is drawn
 def save_figure(figure: Figure, path: Path) -> None:
     """Writes a PNG, with the folders above it; nothing of a figure without panels."""
     if figure.axes:

@@ -49,7 +49,7 @@ STYLE: dict[Any, Any] = {
     "ytick.labelsize": 14,
 }
 
-_LOOKS: dict[str, tuple[str, str, str, str]] = {  # name to show, colour, dashes, marker
+_LOOKS: dict[str, tuple[str, str, Any, str]] = {  # name to show, colour, dashes, marker
     "reinforce": ("REINFORCE", ORANGE, "-", "s"),
     "exact_reinforce": ("REINFORCE, exact", ORANGE, "--", "8"),
     "rloo": ("RLOO", ORANGE, "-.", "p"),
@@ -59,7 +59,7 @@ _LOOKS: dict[str, tuple[str, str, str, str]] = {  # name to show, colour, dashes
     "exact_softmax_grpo": ("SoftmaxGRPO, exact", BLUE, "--", "d"),
     "softmax_grpo_adaptive": ("SoftmaxGRPO, adaptive", SKY, "-", "D"),
     "maxrl": ("MaxRL", GREEN, "-.", "v"),
-    "pass_at_k": ("pass@k", PURPLE, (0, (5, 1, 1, 1, 1, 1)), "P"),  # type: ignore[dict-item]
+    "pass_at_k": ("pass@k", PURPLE, (0, (5, 1, 1, 1, 1, 1)), "P"),
     "cross_entropy": ("cross-entropy", BLACK, ":", "*"),
     "ml": ("maximum likelihood", BLACK, ":", "*"),
 }
