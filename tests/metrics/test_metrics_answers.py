@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sgrpo_lightning.metrics import answers, majority_vote, pass_at_k
+from sgrpo_lightning.metrics import answers, majority_vote, pass_at_k, sampling_error
 
 
 @pytest.mark.parametrize("n", range(1, 8))
@@ -17,6 +17,19 @@ def test_equals_the_enumeration_of_all_draws(n):
         for k in range(1, n + 1):
             draws = list(combinations([True] * c + [False] * (n - c), k))
             assert pass_at_k(c, n, k=k) == pytest.approx(sum(map(any, draws)) / len(draws), abs=1e-15)
+
+
+def test_sampling_error_is_that_of_the_answers_of_each_question():
+    """n answers to each of N questions: the variances of the N means, from their samples, over N squared."""
+    answered = np.random.default_rng(0).random((7, 5)) < np.linspace(0, 1, 7)[:, None]
+    expected = np.sqrt((answered.var(axis=1, ddof=1) / 5).sum()) / 7
+    counts = answered.sum(axis=1)
+    first, second = (pass_at_k(counts, 5, k=k).mean() for k in (1, 2))
+    assert sampling_error(first, second, samples=35) == pytest.approx(expected, rel=1e-12)
+    assert sampling_error(0.3, 0.3, samples=9) == 0.0
+    assert sampling_error(0.3, 0.3 - 1e-17, samples=9) == 0.0
+    with pytest.raises(ValueError, match="samples must be >= 1, got 0"):
+        sampling_error(0.3, 0.4, samples=0)
 
 
 @pytest.mark.parametrize(("c", "n", "k"), [(3, 1000, 500), (1, 100_000, 10), (40, 2048, 1024), (7, 10_000, 9_000)])

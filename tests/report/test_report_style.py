@@ -13,7 +13,16 @@ from sgrpo_lightning.report.style import PALETTE, STYLE, looks_of, spread
 
 EYES = ["deuteranomaly", "protanomaly", "tritanomaly", None]
 CLEAR = 10  # CAM02-UCS; 1 is about what the eye notices side by side
-OBJECTIVES = ["reinforce", "grpo", "softmax_grpo", "maxrl", "softmax_grpo_adaptive", "pass_at_k", "cross_entropy"]
+OBJECTIVES = [
+    "reinforce",
+    "grpo",
+    "softmax_grpo",
+    "softmax_grpo_adaptive",
+    "maxrl",
+    "pass_at_k",
+    "cross_entropy",
+    "my_own",
+]
 
 
 def seen(colour, eye):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
@@ -57,6 +58,30 @@ def _check_counts(correct: Tensor, total: Tensor, k: int) -> None:
         raise ValueError(f"correct must be >= 0, got {correct.min().item():g}")
     if bool((correct > total).any()):
         raise ValueError(f"correct must not exceed total, got {correct[correct > total][0].item():g} correct")
+
+
+def sampling_error(pass_at_1: float, pass_at_2: float, *, samples: int | float) -> float:
+    r"""Standard error of pass@1 on these very questions, from the draws of the answers alone.
+
+    $$\sqrt{\frac{\text{pass@2} - \text{pass@1}}{\text{samples}}}, \quad
+      \text{pass@2} - \text{pass@1} = E[p (1 - p)]$$
+
+    p (1 - p), the variance of one answer to a question, is the chance that a second try helps where the first
+    failed. The questions are taken as they are: other questions would add an error of their own.
+
+    Args:
+        pass_at_1, pass_at_2: means over the questions, from as many answers to each.
+        samples: answers in all.
+
+    Returns:
+        In units of pass@1; 0 where a second try never helps.
+
+    >>> round(sampling_error(0.3, 0.51, samples=2112), 4)
+    0.01
+    """
+    if samples < 1:
+        raise ValueError(f"samples must be >= 1, got {samples}")
+    return math.sqrt(max(0.0, pass_at_2 - pass_at_1) / samples)
 
 
 def majority_vote(answers: Sequence[Hashable | None], correct: Sequence[bool | float]) -> float:

@@ -1,7 +1,7 @@
 """How every figure of this library looks, in a run's folder and in the notebooks.
 
-Colours are those of Okabe and Ito, which people with any colour blindness tell apart. An objective keeps its colour in
-all figures. Lines differ by dashes too, so that a grey print is enough.
+Colours are those of Okabe and Ito, and a wine red, which people with any colour blindness tell apart. An objective
+keeps its colour in all figures. Lines differ by dashes too, so that a grey print is enough.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Look = dict[str, Any]
 """Keywords of `Axes.plot`."""
 
 BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
-SKY, PURPLE, BLACK, GREY = "#56B4E9", "#CC79A7", "#000000", "#7F7F7F"
-PALETTE = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+SKY, PURPLE, BLACK, WINE = "#56B4E9", "#CC79A7", "#000000", "#882255"
+PALETTE = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, WINE, BLACK)
 
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -57,14 +57,14 @@ _LOOKS: dict[str, tuple[str, str, Any, str]] = {  # name to show, colour, dashes
     "grpo": ("GRPO", VERMILLION, "--", "^"),
     "softmax_grpo": ("SoftmaxGRPO", BLUE, "-", "o"),
     "exact_softmax_grpo": ("SoftmaxGRPO, exact", BLUE, "--", "d"),
-    "softmax_grpo_adaptive": ("SoftmaxGRPO, adaptive", SKY, "-", "D"),
+    "softmax_grpo_adaptive": ("SoftmaxGRPO, adaptive", WINE, "-", "D"),
     "maxrl": ("MaxRL", GREEN, "-.", "v"),
-    "pass_at_k": ("pass@k", PURPLE, (0, (5, 1, 1, 1, 1, 1)), "P"),
+    "pass_at_k": ("pass@k", SKY, (0, (5, 1, 1, 1, 1, 1)), "P"),
     "cross_entropy": ("cross-entropy", BLACK, ":", "*"),
     "ml": ("maximum likelihood", BLACK, ":", "*"),
 }
 _DASHES, _MARKERS = ("-", "--", "-.", ":"), "XD^sovp*"
-_STRANGERS = (PURPLE, SKY, GREY, "#882255")
+_STRANGERS = (PURPLE, "#7F7F7F", SKY, WINE)
 
 
 @contextmanager
