@@ -15,7 +15,7 @@ from scipy.special import gammaln
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from sgrpo_lightning.geometry import binary_advantages
+from sgrpo_lightning.geometry import binary_advantages, success_gaps
 from sgrpo_lightning.geometry.binomial import bernstein_integral
 from sgrpo_lightning.losses.numerics import upcast
 from sgrpo_lightning.metrics.groups import NO_SIGNAL
@@ -68,7 +68,7 @@ class SampledLabels:
         if failures not in FAILURES:
             raise ValueError(f"failures must be one of {', '.join(FAILURES)}, got {failures!r}")
         self.failures = failures
-        success, failure = _advantages(head, samples_per_group)
+        success, failure = _ask(binary_advantages, head, samples_per_group)
         silent = np.maximum(abs(success), abs(failure)) <= NO_SIGNAL
         self._table = _PerDevice(np.stack([success, failure, silent]))
 
@@ -137,8 +137,7 @@ class PopulationLoss:
     samples = 0
 
     def __init__(self, *, head: Head, samples_per_group: int) -> None:
-        success, failure = _advantages(head, samples_per_group)
-        self._table = _PerDevice(_population_table(success[1:] - failure[:-1]))
+        self._table = _PerDevice(_population_table(_ask(success_gaps, head, samples_per_group)))
 
     def __call__(
         self, logits: Float[Tensor, "B C"], labels: Int[Tensor, " B"], *, generator: torch.Generator | None = None
@@ -219,10 +218,11 @@ class _PerDevice:
         return _PerDevice, (self._values,)
 
 
-def _advantages(head: Head, samples_per_group: int) -> tuple[np.ndarray, np.ndarray]:
+def _ask(read: Callable[..., Any], head: Head, samples_per_group: int) -> Any:
+    """`read(head, M=samples_per_group)`, with the words of a run where that fails."""
     if samples_per_group < 1:
         raise ValueError(f"samples_per_group must be >= 1, got {samples_per_group}")
     try:
-        return binary_advantages(head, M=samples_per_group)
+        return read(head, M=samples_per_group)
     except TypeError as error:
         raise ValueError(f"sampled labels need a head, rewards -> advantages: {error}") from error

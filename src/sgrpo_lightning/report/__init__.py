@@ -15,7 +15,16 @@ from sgrpo_lightning.report.simplex import (
     simplex_lattice,
     to_plane,
 )
-from sgrpo_lightning.report.style import figure_style, label_lines, look, name_of, shades, slide, use_style
+from sgrpo_lightning.report.style import (
+    figure_style,
+    headline,
+    label_lines,
+    look,
+    name_of,
+    shades,
+    slide,
+    use_style,
+)
 from sgrpo_lightning.report.tables import table
 from sgrpo_lightning.report.training import plot_training, training_figure
 
@@ -28,6 +37,7 @@ __all__ = [
     "explore",
     "figure_style",
     "find_runs",
+    "headline",
     "label_lines",
     "look",
     "name_of",

@@ -126,6 +126,11 @@ def looks_of(objectives: Sequence[str]) -> list[Look]:
     return looks
 
 
+def headline(figure: Figure, message: str) -> None:
+    """Write the message of a figure above it."""
+    figure.suptitle(message, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
+
+
 def slide(
     message: str, *, xlabel: str = "", ylabel: str | Sequence[str] = "", panels: int = 1, height: float = 5.6
 ) -> tuple[Figure, Any]:
@@ -143,7 +148,7 @@ def slide(
     with figure_style():
         figure = Figure(figsize=(10.5 if panels == 1 else 13.5, height), layout="constrained")
         axes = figure.subplots(1, panels, squeeze=False)[0]
-        figure.suptitle(message, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
+        headline(figure, message)
         for each, label in zip(axes, [ylabel] * panels if isinstance(ylabel, str) else ylabel, strict=True):
             each.set(xlabel=xlabel, ylabel=label)
     return figure, axes[0] if panels == 1 else axes
