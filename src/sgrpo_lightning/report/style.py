@@ -140,13 +140,13 @@ def slide(
         message: what the figure shows, as a sentence.
         xlabel, ylabel: of the axes; a sequence gives each panel its own ylabel.
         panels: side by side; with one, its axes are returned alone, with more an array of them.
-        height: in inches; the width is 10.5, or 13.5 with two panels or more.
+        height: in inches; the width is 10.5, or 12 with two panels, or 13.5 with more.
 
     Returns:
         (figure, axes). The figure, as the last line of a cell, shows itself.
     """
     with figure_style():
-        figure = Figure(figsize=(10.5 if panels == 1 else 13.5, height), layout="constrained")
+        figure = Figure(figsize=({1: 10.5, 2: 12}.get(panels, 13.5), height), layout="constrained")
         axes = figure.subplots(1, panels, squeeze=False)[0]
         headline(figure, message)
         for each, label in zip(axes, [ylabel] * panels if isinstance(ylabel, str) else ylabel, strict=True):
