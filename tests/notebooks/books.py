@@ -49,8 +49,14 @@ def run(book: NotebookNode, settings: dict, *, folder: Path = ROOT / "notebooks"
 
 def pictures(cell: NotebookNode) -> list[bytes]:
     """The PNGs that a code cell shows."""
-    found = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    found = [output["data"]["image/png"] for output in cell["outputs"] if "image/png" in output.get("data", {})]
     return [base64.b64decode(image) for image in found]
+
+
+def under_sliders(book: NotebookNode) -> list[list[bytes]]:
+    """The PNGs of each group of sliders in a notebook that was executed."""
+    widgets = book.metadata.get("widgets", {}).get("application/vnd.jupyter.widget-state+json", {}).get("state", {})
+    return [pictures(widget["state"]) for widget in widgets.values() if widget["model_name"] == "OutputModel"]
 
 
 def printed(cell: NotebookNode, stream: str) -> str:

@@ -13,7 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 import yaml
-from books import NOTEBOOKS, answers, pictures, printed, read, run, tagged
+from books import NOTEBOOKS, answers, pictures, printed, read, run, tagged, under_sliders
 from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 from places import ROOT
@@ -132,6 +132,12 @@ def test_it_runs_and_its_answers_hold(path, executed):
             shown += len(pictures(cell))
             assert len(pictures(cell)) == 1
     assert shown >= 4
+    calls = [cell for cell in code_of(read(path)) if re.search(r"^explore\(", cell.source, re.MULTILINE)]
+    assert [len(images) for images in under_sliders(executed(path))] == [1] * len(calls)
+
+
+def test_some_have_sliders():
+    assert sum("\nexplore(" in cell.source for path in NOTEBOOKS for cell in code_of(read(path))) == 5
 
 
 def test_the_figure_of_the_readme_is_the_first_figure(executed):
@@ -149,7 +155,7 @@ def test_sliders_are_optional(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ipywidgets'] = None\n")
     hide = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = run(read(NOTEBOOKS[0]), SMALL[NOTEBOOKS[0].stem], PYTHONPATH=hide)
-    (cell,) = [cell for cell in code_of(done) if "explore(" in cell.source and "import" not in cell.source]
+    (cell,) = [cell for cell in code_of(done) if "\nexplore(" in cell.source]
     assert len(pictures(cell)) == 3
     assert "pip install ipywidgets" in printed(cell, "stdout")
 

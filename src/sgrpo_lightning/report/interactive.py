@@ -23,6 +23,10 @@ def explore(draw: Callable[..., Figure], **knobs: Sequence[Any]) -> None:
 
     if empty := [name for name, values in knobs.items() if not len(values)]:
         raise ValueError(f"{empty[0]} must have a value to show, got none")
+
+    def show(**values: Any) -> None:  # `interactive` drops what its function returns
+        display(draw(**values))
+
     if find_spec("ipywidgets"):
         from ipywidgets import Layout, SelectionSlider, interactive
 
@@ -30,11 +34,11 @@ def explore(draw: Callable[..., Figure], **knobs: Sequence[Any]) -> None:
             name: SelectionSlider(options=list(values), value=middle(values), layout=Layout(width="32em"))
             for name, values in knobs.items()
         }
-        display(interactive(draw, **sliders))
+        display(interactive(show, **sliders))
         return
     print("pip install ipywidgets brings sliders for", ", ".join(knobs))
     for values in still(knobs):
-        display(draw(**values))
+        show(**values)
 
 
 def still(knobs: dict[str, Sequence[Any]]) -> list[dict[str, Any]]:
