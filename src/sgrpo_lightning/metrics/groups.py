@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sgrpo_lightning.metrics.allocation import PASS
+
 NO_SIGNAL = 1e-6
 """Advantages up to this size are rounding: a softmax over equal rewards can miss 1 / M by an ulp."""
 
 
 def group_metrics(
-    rewards: Tensor, advantages: Tensor, *, pass_threshold: float = 0.5, num_groups: int | None = None
+    rewards: Tensor, advantages: Tensor, *, pass_threshold: float = PASS, num_groups: int | None = None
 ) -> dict[str, Tensor]:
     """Statistics of rewards and advantages, one value per batch.
 
