@@ -8,7 +8,15 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sgrpo_lightning.geometry import circulation, log_mgf, population_objective, work_along
+from sgrpo_lightning.geometry import (
+    circulation,
+    curl,
+    log_mgf,
+    one_form,
+    one_form_jacobian,
+    population_objective,
+    work_along,
+)
 
 TAU = 0.3
 LEVELS = TAU * np.log([1.0, 2.0, 4.0])
@@ -155,8 +163,6 @@ def test_position_dependent_heads_are_refused():
 
 def test_many_points_at_once():
     """The one-form and its derivatives take [..., K]: each point as if it were alone."""
-    from sgrpo_lightning.geometry import curl, one_form, one_form_jacobian
-
     probs = np.stack([ROAD, ROAD[::-1]])
     for function in (one_form, one_form_jacobian, curl):
         together = function(partial(softmax_head, tau=0.2), LEVELS, probs, M=4)

@@ -55,6 +55,10 @@ def code_of(book):
     return [cell for cell in book.cells if cell.cell_type == "code"]
 
 
+def with_sliders(book):
+    return [cell for cell in code_of(book) if "\nexplore(" in cell.source]
+
+
 def plain(source):
     """Without the lines that only IPython reads."""
     return re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE)
@@ -132,12 +136,11 @@ def test_it_runs_and_its_answers_hold(path, executed):
             shown += len(pictures(cell))
             assert len(pictures(cell)) == 1
     assert shown >= 4
-    calls = [cell for cell in code_of(read(path)) if re.search(r"^explore\(", cell.source, re.MULTILINE)]
-    assert [len(images) for images in under_sliders(executed(path))] == [1] * len(calls)
+    assert [len(images) for images in under_sliders(executed(path))] == [1] * len(with_sliders(read(path)))
 
 
 def test_some_have_sliders():
-    assert sum("\nexplore(" in cell.source for path in NOTEBOOKS for cell in code_of(read(path))) == 5
+    assert sum(len(with_sliders(read(path))) for path in NOTEBOOKS) == 5
 
 
 def test_the_figure_of_the_readme_is_the_first_figure(executed):
@@ -155,7 +158,7 @@ def test_sliders_are_optional(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ipywidgets'] = None\n")
     hide = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = run(read(NOTEBOOKS[0]), SMALL[NOTEBOOKS[0].stem], PYTHONPATH=hide)
-    (cell,) = [cell for cell in code_of(done) if "\nexplore(" in cell.source]
+    (cell,) = with_sliders(done)
     assert len(pictures(cell)) == 3
     assert "pip install ipywidgets" in printed(cell, "stdout")
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 Row = dict[str, float]
 
 
 def read_rows(run_dir: str | Path) -> list[Row]:
-    """The rows of a run; a last line that a kill cut short is left out."""
+    """The rows of a run; none where it wrote none."""
     path = Path(run_dir) / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+    return read_whole_lines(path) if path.is_file() else []
+
+
+def read_whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file, one a line; a last line that a kill cut short is left out."""
+    with path.open(encoding="utf-8") as file:  # its lines end in newlines alone; `splitlines` would cut at U+2028 too
+        return [json.loads(line) for line in file if line.endswith("}\n")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from sgrpo_lightning.report.rows import read_whole_lines
 
 Sample = dict[str, Any]
 """A line of `samples/`: prompt, completion, answer, status, reward, its parts, advantage, weights_version."""
@@ -30,15 +31,16 @@ def read_samples(run_dir: str | Path, *, iteration: int | None = None) -> list[S
         ValueError: no samples there, or none of this iteration; the message names the iterations that exist.
     """
     folder = Path(run_dir) / "samples"
-    files = sorted((int(name[1]), int(name[2]), path) for path in folder.glob("*") if (name := _name(path)))
+    files = sorted(
+        (int(name[1]), int(name[2]), path) for path in folder.glob("*") if (name := _NAME.fullmatch(path.name))
+    )
     there = sorted({number for number, _, _ in files})
     if not there:
         raise ValueError(f"{folder}: no samples there; callbacks.sample_files.every_n_iterations writes them")
     wanted = there[-1] if iteration is None else iteration
     if wanted not in there:
         raise ValueError(f"iteration={iteration}: {folder} has none of it; there are {', '.join(map(str, there))}")
-    lines = [line for number, _, path in files if number == wanted for line in _lines(path)]
-    return [json.loads(line) for line in lines if line.endswith("}\n")]
+    return [sample for number, _, path in files if number == wanted for sample in read_whole_lines(path)]
 
 
 def by_group(samples: Sequence[Sample], key: str = "reward", *, samples_per_group: int) -> np.ndarray:
@@ -66,13 +68,3 @@ def by_group(samples: Sequence[Sample], key: str = "reward", *, samples_per_grou
                 "give the M of the run, and leave out a group that is cut short"
             )
     return np.array([sample[key] for sample in samples], dtype=float).reshape(-1, samples_per_group)
-
-
-def _name(path: Path) -> re.Match[str] | None:
-    return _NAME.fullmatch(path.name)
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines with their ends."""
-    with path.open(encoding="utf-8") as file:
-        return list(file)
